@@ -128,10 +128,12 @@ class Policy:
         of these calls run in 16 bits depends on their times, so False for runs that are
         to be repeated bit for bit.
       check: whether a training step's gradients, computed from its first batch, are
-        compared with those in float32 before it runs in 16 bits, and once more later;
+        compared with those in float32 before it runs in 16 bits, and again later;
         where they are off by more than its products make them, the nodes at fault stay
-        float32. "auto": within a few steps' time, and not for assignment="all"; True:
-        whatever time the search for these nodes takes, up to 40 plans.
+        float32. So do those that take half of the digits of what a function gives that
+        takes no gradient. "auto": within a few steps' time, and not for
+        assignment="all"; True: whatever time the search for these nodes takes, up to
+        40 plans.
       tune_budget: seconds that this process may spend, in all, on measuring operations
         of its functions between their calls, in at most 1 % of their time, or 10 % once
         a race has shown predictions to be wrong; 0 plans from what is stored. With
@@ -163,7 +165,9 @@ class Policy:
         "auto, 1 or 0: first calls alternate until the fastest is known",
     )
     check: bool | str = _declared(
-        "auto", _auto_or_flag, "auto, 1 or 0: gradients are compared with float32's"
+        "auto",
+        _auto_or_flag,
+        "auto, 1 or 0: gradients, and results, are compared",
     )
     tune_budget: float = _declared(
         10.0, _seconds, "seconds to spend on measuring the job's operations; 0 for none"

@@ -79,7 +79,7 @@ def watch_plugin(phases: Phases) -> None:
     from amp.integration.contests import plan_store, stored_checks
     from amp.integration.functions import first_step, twins
     from amp.integration.measuring import operation_timer
-    from amp.integration.observing import gradient_check
+    from amp.integration.observing import accuracy_check
     from amp.integration.runtime import definitions
 
     watch_steps(phases)
@@ -91,8 +91,8 @@ def watch_plugin(phases: Phases) -> None:
     phases.watch("look up what is known", stored_checks, "recall")
     phases.watch("find what the first step tells", first_step.FirstSteps, "_read")
     phases.watch("measure", operation_timer, "measure")
-    phases.watch("begin the check", gradient_check.GradientCheck, "__init__")
-    phases.watch("compare gradients", gradient_check.GradientCheck, "compare")
+    phases.watch("begin the check", accuracy_check.AccuracyCheck, "__init__")
+    phases.watch("compare gradients", accuracy_check.AccuracyCheck, "compare")
 
 
 def training_step(model_name: str) -> Callable[[], float]:

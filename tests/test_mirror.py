@@ -38,6 +38,7 @@ ELSEWHERE = {
     "graph_rewrite/candidates/hazards.py": (
         "graph_rewrite/candidates/test_eligibility.py"
     ),
+    "graph_rewrite/normalize/wanted.py": "graph_rewrite/normalize/test_copies.py",
     "graph_rewrite/normalize/graph_sizes.py": "graph_rewrite/normalize/test_sizes.py",
     "graph_rewrite/normalize/written_norms.py": (
         "graph_rewrite/normalize/test_batch_norms.py"
@@ -48,7 +49,8 @@ ELSEWHERE = {
     "integration/runtime/node_import.py": ("integration/sessions/test_twin_graph.py"),
     "integration/measuring/cases.py": "integration/measuring/test_calibration.py",
     "integration/sessions/plan_checks.py": "integration/sessions/test_run_checks.py",
-    "integration/observing/judge.py": "integration/observing/test_gradient_check.py",
+    "integration/sessions/run_values.py": "integration/sessions/test_run_checks.py",
+    "integration/observing/judge.py": "integration/observing/test_accuracy_check.py",
     "integration/observing/samples.py": "integration/observing/test_step_probes.py",
     "integration/observing/step_variants.py": (
         "integration/observing/test_step_probes.py"
@@ -68,8 +70,8 @@ ELSEWHERE = {
         "integration/distributed/test_parameter_server_strategy.py"
     ),
     "integration/runtime/twin_making.py": "integration/functions/test_twins.py",
-    "integration/observing/gradient_copies.py": (
-        "integration/observing/test_gradient_check.py"
+    "integration/observing/value_copies.py": (
+        "integration/observing/test_accuracy_check.py"
     ),
     "integration/as_written.py": "integration/measuring/test_stopwatch.py",
     "cli/command.py": "cli/test_cli.py",

@@ -129,13 +129,14 @@ class GradientError:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AccuracyOutcome:
-    """What a comparison of gradients in the job found.
+    """What a comparison of gradients, or results, in the job found.
 
     Attributes:
       text: in one line.
       kept: number of nodes that were at fault and stay float32.
       error, products: the error of all gradients together, as planned and with products
-        only in 16 bits; None where nothing was compared.
+        only in 16 bits; of results the largest, and None. None where nothing was
+        compared.
       worst: the gradients with the largest errors, the worst first; without those of
         which products only lose half.
     """

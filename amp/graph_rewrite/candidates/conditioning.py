@@ -19,7 +19,7 @@ from typing import TypeAlias
 import numpy as np
 
 from amp.graph_rewrite.candidates.context import Context, Typed
-from amp.graph_rewrite.candidates.upstream import COPIES, Upstream
+from amp.graph_rewrite.candidates.upstream import Upstream
 from amp.graph_rewrite.graph import ir, rounding
 from amp.graph_rewrite.ops.op_table import Kind, Role
 from amp.graph_rewrite.plan import Reason
@@ -235,7 +235,7 @@ def _reach(
                 continue
             if name in updates and made.node.flag(ir.UNSCALE):
                 continue
-            if made.facts.kind in COPIES or _may_spoil(sources, edge, reason):
+            if made.facts.copies or _may_spoil(sources, edge, reason):
                 reached.setdefault(edge[0], reason)
 
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from amp.graph_rewrite.candidates.context import Format, Typed
 from amp.graph_rewrite.candidates.sums import products_added
-from amp.graph_rewrite.candidates.upstream import COPIES
 from amp.graph_rewrite.graph import ir, rounding
 from amp.graph_rewrite.ops.op_table import Kind, Role
 from amp.graph_rewrite.plan import Reason
@@ -168,7 +167,7 @@ class _Walk:
         unit = all(each.unit for each in given)
         if kind is Kind.PRODUCT or kind in _ADDS or view.facts.sums:
             return _Whole(constant, unit and kind is Kind.PRODUCT)
-        if not _moves(view):
+        if not view.facts.moves:
             return None
         names = {name for name, _ in view.node.inputs} - set(sources)
         known = (self._typed.get(name) for name in names)
@@ -196,7 +195,7 @@ def _constant(view: Typed) -> _Whole | None:
 def _root(view: Typed, sources: list[str], roots: Mapping[str, _Root]) -> _Root | None:
     """The product that a node moves the results of, or adds a bias to."""
     found = {roots.get(source) for source in sources}
-    if _moves(view):
+    if view.facts.moves:
         return next(iter(found)) if len(found) == 1 else None
     known = [each for each in found if each is not None]
     if view.facts.kind in _ADDS and len(known) == 1 and not known[0].sums:
@@ -229,7 +228,7 @@ def _moved(typed: Mapping[str, Typed], name: str) -> Iterator[str]:
     for _ in range(_FEW):
         yield name
         view = typed.get(name)
-        sources = [] if view is None or not _moves(view) else [*_floats(view)]
+        sources = [] if view is None or not view.facts.moves else [*_floats(view)]
         if len(sources) != 1:
             return
         name = sources[0][0]
@@ -251,7 +250,7 @@ def _is_counted(graph: ir.Graph, typed: Mapping[str, Typed], view: Typed) -> boo
             view = typed[reader]
             if cast and view.facts.sums:
                 return True
-            onward = view.facts.kind is Kind.CAST or _moves(view)
+            onward = view.facts.kind is Kind.CAST or view.facts.moves
             if cast:
                 onward = onward or view.facts.kind is Kind.PRODUCT
             else:
@@ -268,10 +267,6 @@ def _is_product(view: Typed) -> bool:
 
 def _is_constant(view: Typed) -> bool:
     return view.facts.kind is Kind.CONSTANT
-
-
-def _moves(view: Typed) -> bool:
-    return view.facts.role is Role.MOVE or view.facts.kind in COPIES
 
 
 def _floats(view: Typed) -> Iterator[ir.Edge]:

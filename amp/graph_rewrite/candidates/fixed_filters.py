@@ -12,13 +12,12 @@ import numpy as np
 
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.graph import ir, op_schema, rounding, shapes
-from amp.graph_rewrite.ops.op_table import Kind, Role
+from amp.graph_rewrite.ops.op_table import Kind
 
 _WORK = frozenset({"conv", "depthwise", "depthwise_grad_input", "conv_grad_input"})
 _DEPTHWISE = frozenset({"depthwise", "depthwise_grad_input"})
 _FILTER = frozenset({"conv_grad_filter", "depthwise"})  # of a gradient by a filter
 _KNOWN = frozenset({Kind.CONSTANT, Kind.SHAPE})
-_COPIES = frozenset({Kind.CAST, Kind.IDENTITY, Kind.BUNDLE})
 
 
 def weighted_means(
@@ -56,7 +55,7 @@ def weighted_means(
         convolves = view.facts.work in _WORK
         if not convolves and sources and all(source in fixed for source in sources):
             if not outside.isdisjoint(sources):
-                if not _moves(view):
+                if not view.facts.moves:
                     continue
                 outside.add(name)
             if not op_schema.is_stateful(view.node.op):
@@ -102,14 +101,10 @@ def _learned(graph: ir.Graph, typed: Mapping[str, Typed]) -> frozenset[ir.Edge]:
 
 def _hands_on(view: Typed, fixed: Mapping[str, bool]) -> bool:
     """Whether what a node makes of fixed values may be a filter."""
-    if not _moves(view):
+    if not view.facts.moves:
         return True
     pairs = zip(view.node.inputs, view.ins, strict=False)
     return all(fixed[edge[0]] for edge, slot in pairs if slot.type in ir.FLOATS)
-
-
-def _moves(view: Typed) -> bool:
-    return view.facts.role is Role.MOVE or view.facts.kind in _COPIES
 
 
 def _is_positive(node: ir.Node) -> bool:

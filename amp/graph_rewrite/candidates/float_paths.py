@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from amp.graph_rewrite.candidates.call_values import Member, UseEdge
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.candidates.passes import passed_on
-from amp.graph_rewrite.candidates.upstream import COPIES
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import FunctionUse, Site
 from amp.graph_rewrite.ops.op_table import Kind, Role
@@ -71,7 +70,7 @@ class FloatPaths:
         row = self.view(member).facts
         if row.role in (Role.COMPUTE, Role.MOVE) or row.sums:
             return True
-        if row.kind in COPIES or row.kind in _SUMS:
+        if row.copies or row.kind in _SUMS:
             return True
         operands = map(self.root, self.operands(member))
         return row.kind is Kind.PRODUCT and any(map(self._is_constant, operands))
@@ -104,7 +103,7 @@ class FloatPaths:
         use, (name, _) = place
         if name in self.typed[use] and (use, name) not in self.sites:
             row, sources = self.view((use, name)).facts, self.operands((use, name))
-            moves = row.role is Role.MOVE or row.kind in COPIES
+            moves = row.moves
         else:  # one that a loop does not change is also what its body returns
             sources = [at for at in self.back.get(place, ()) if at != place]
             moves = True

@@ -14,13 +14,11 @@ from amp.graph_rewrite.candidates.call_values import CallValues, Member, UseEdge
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.graph import gradient_scopes, ir
 from amp.graph_rewrite.graph.calls import FunctionUse, Site
+from amp.graph_rewrite.graph.gradients_taken import DIFFERENTIATED, GRADIENT
 from amp.graph_rewrite.ops.op_table import Kind, Role
 
 # The tensors of these types hold no value that a product gave.
 _NO_VALUES = ir.INTEGERS | {ir.BOOL, ir.STRING, ir.RESOURCE}
-# Attributes that TensorFlow gives a function whose gradient it takes from outside, and
-# the function that computes this gradient.
-_DIFFERENTIATED, _GRADIENT = "backward_function_name", "forward_function_name"
 
 
 Nodes: TypeAlias = Mapping[FunctionUse, Set[str]]
@@ -74,7 +72,7 @@ def passes(
         if name in products[use] and (use, name) not in call_values.sites
     ]
     differentiated = any(order.values()) or any(
-        _DIFFERENTIATED in graph.attributes for graph in graphs.values()
+        DIFFERENTIATED in graph.attributes for graph in graphs.values()
     )
     downstream, upstream = walk.downstream(starts), walk.upstream(starts)
     ends = [(use, name) for use, name in starts if name in order[use]]
@@ -104,7 +102,7 @@ def _orders(
     called = {c: site for site in call_values.sites.values() for c in site.callees}
     for use, graph in graphs.items():
         orders = found[use] = {}
-        least = 1 if _GRADIENT in graph.attributes else 0
+        least = 1 if GRADIENT in graph.attributes else 0
         if use in called:
             site = called[use]
             least = found[site.use].get(site.node.name, 0)

@@ -18,13 +18,11 @@ from scipy.sparse.csgraph import connected_components
 from amp.graph_rewrite.candidates.call_values import Member, UseEdge
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.candidates.float_paths import FloatPaths
-from amp.graph_rewrite.candidates.unscaled import is_gradient
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import FunctionUse, Site
+from amp.graph_rewrite.graph.gradients_taken import is_trained
 from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.graph_rewrite.plan import Reason
-
-_BACKWARD = "backward_function_name"  # of a function of which a tape takes a gradient
 
 
 def recurrences(
@@ -51,9 +49,7 @@ def recurrences(
     loops |= Kind.NEXT_ITERATION in kinds
     if not loops and Kind.WRITE not in kinds:
         return {}
-    nodes = (node for graph in graphs.values() for node in graph.nodes.values())
-    trained = any(node.flag(ir.UNSCALE) or is_gradient(node) for node in nodes)
-    trained |= any(_BACKWARD in graph.attributes for graph in graphs.values())
+    trained = is_trained(graphs.values())
     if trained and not loops:
         return {}
     paths = FloatPaths(graphs, typed, sites)

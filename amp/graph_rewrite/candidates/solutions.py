@@ -14,7 +14,6 @@ from typing import NamedTuple
 from amp.graph_rewrite.candidates.call_values import Member, UseEdge
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.candidates.float_paths import FloatPaths
-from amp.graph_rewrite.candidates.upstream import COPIES
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import FunctionUse, Site
 from amp.graph_rewrite.ops.op_table import Kind, Role, facts
@@ -139,7 +138,7 @@ class _Walk:
                     near, goes_on = False, not operands.isdisjoint(passing)
                 if row.role in _TURNING:
                     found.setdefault(member, place.reason)
-                elif row.kind not in COPIES:
+                elif not row.copies:
                     continue
                 if goes_on:
                     outs = paths.results(member)

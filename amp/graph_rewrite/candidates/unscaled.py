@@ -6,22 +6,14 @@ Only tells such a graph from others; that it stays float32 is `eligibility`'s ru
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from amp.graph_rewrite.graph import (
-    gradient_scopes,
-    ir,
-    op_schema,
-    unscale_markers,
-)
+from amp.graph_rewrite.graph import ir, op_schema, unscale_markers
+from amp.graph_rewrite.graph.gradients_taken import is_gradient
 from amp.graph_rewrite.ops.op_table import COMPUTE, Kind, facts
 from amp.graph_rewrite.ops.structure import REPLACING
 from amp.loss_scaling.scale import NoLossScale
 from amp.policy import Policy
-
-# The derivative of an op: ReluGrad, Conv2DBackpropFilter.
-_OP = re.compile(r"(?:Grad|BackpropFilter)(?:V\d)?$")
 
 
 def unscaled(module: ir.Module, policy: Policy) -> str:
@@ -48,11 +40,6 @@ def unscaled(module: ir.Module, policy: Policy) -> str:
         writer, by = next(_by_hand(module), ""), "products of it"
     says = f"updates a variable by {by}, without a loss scale; see docs/limits.md"
     return writer and f"{writer} {says}"
-
-
-def is_gradient(node: ir.Node) -> bool:
-    """Whether a node computes a gradient, by its name scope or its op."""
-    return gradient_scopes.depth(node.name) > 0 or bool(_OP.search(node.op))
 
 
 def writers(module: ir.Module, among: Mapping[str, Iterable[str]]) -> Iterator[str]:

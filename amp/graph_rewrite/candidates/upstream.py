@@ -11,13 +11,12 @@ from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.candidates.fixed_filters import weighted_means
 from amp.graph_rewrite.candidates.sums import sums_nothing, sums_squares
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.ops.op_table import Kind, Role
+from amp.graph_rewrite.ops.op_table import Role
 
 # How many nodes are looked at upstream of an operand for what both operands share.
 _NEAR = 24
 # So many edges at most: what joins more has not all of them looked at.
 _MANY = 128
-COPIES = frozenset({Kind.CAST, Kind.IDENTITY, Kind.BUNDLE})
 
 
 class Upstream:
@@ -98,7 +97,7 @@ class Upstream:
 
 def _origin(edge: ir.Edge, typed: Mapping[str, Typed]) -> ir.Edge:
     """The edge that this one is a cast, or an unchanged copy, of."""
-    while (view := typed.get(edge[0])) is not None and view.facts.kind in COPIES:
+    while (view := typed.get(edge[0])) is not None and view.facts.copies:
         if view.ins[edge[1]].type not in ir.FLOATS:
             break
         edge = view.node.inputs[edge[1]]

@@ -2,7 +2,7 @@
 
 Where they are, and how to keep what one trip of a loop is given: a node in it writes
 that to a variable of TensorFlow's runtime, known by its name alone, so that nothing
-that calls it has to hand anything on. What is kept, and why, is `gradients_only`'s to
+that calls it has to hand anything on. What is kept, and why, is `copies`'s to
 say; nothing is run here and no precision is chosen.
 """
 

@@ -2,16 +2,15 @@
 
 They are what the unscale markers read: in the step itself, in a function that XLA
 compiles, which is not inlined, or in a loop or branch (`inner_steps`). What of it
-cannot be computed twice is told; copies are made in `gradients_only`, not here.
+cannot be computed twice is told; copies are made in `copies`, not here.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Container, Iterator
 
-from amp.graph_rewrite.graph import calls, generators, ir, op_schema
+from amp.graph_rewrite.graph import calls, ir, op_schema
 from amp.graph_rewrite.normalize.inner_steps import (
     Way,
     argument_of_main,
@@ -21,56 +20,15 @@ from amp.graph_rewrite.normalize.inner_steps import (
     runs_once,
     ways,
 )
+from amp.graph_rewrite.normalize.wanted import (
+    NotRepeatable,
+    Read,
+    Wanted,
+    holder,
+    taken_by,
+    takes_from_elsewhere,
+)
 from amp.graph_rewrite.ops.op_table import Kind, facts
-
-# What a copy computes beyond the range is to be judged, and not to end it.
-_WATCHES = frozenset({Kind.GUARD, Kind.PRINT})
-
-Tensor: TypeAlias = tuple[ir.Edge, int]  # with its DataType number
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Gradients:
-    """What a copy of a training step takes and gives.
-
-    Attributes:
-      markers: the unscale markers that read the gradients, one for each gradient.
-      names: for each, the node that makes it in float32.
-      labels: for each, its scaler and variable (`ir.SOURCE`), "" where it has none.
-      taken: the tensors that are recorded: what is taken from elsewhere, and what the
-        function that they are computed in is given, if that is not the main one.
-      stood_for: for each, the edge that is an argument in its place.
-      scaled: whether the step multiplies the incoming gradient by a loss scale.
-      way: to the graph that they are computed in.
-      passed: the arguments of that graph that are the main graph's own, by number, with
-        those of the main graph; nothing where all of these are arguments of a copy.
-      kept: the way to the graph that the recorded tensors are in, where that may run
-        more than once, or not at all; None where they are further results.
-    """
-
-    markers: tuple[str, ...]
-    names: tuple[str, ...]
-    labels: tuple[str, ...]
-    taken: tuple[Tensor, ...]
-    stood_for: tuple[ir.Edge, ...]
-    scaled: bool
-    way: Way = ()
-    passed: tuple[tuple[int, int], ...] = ()
-    kept: Way | None = None
-
-    def own(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """What a copy is called with before what was recorded.
-
-        Args:
-          inputs: what the step was called with.
-        """
-        if not self.way:
-            return (*inputs,)
-        return tuple(inputs[outer] for _, outer in self.passed)
-
-
-class NotRepeatable(Exception):
-    """The gradients of a step cannot be computed a second time; says why."""
 
 
 def is_step(module: ir.Module) -> bool:
@@ -88,7 +46,7 @@ def is_within(module: ir.Module) -> bool:
     return bool(found) and not any(not w or runs_once(module, w) for w in found)
 
 
-def gradients(module: ir.Module) -> Gradients:
+def gradients(module: ir.Module) -> Wanted:
     """Finds the gradients of a training step.
 
     Args:
@@ -107,24 +65,18 @@ def gradients(module: ir.Module) -> Gradients:
             first.setdefault(node.inputs[0], node.name)
     if not first:
         raise NotRepeatable("it has no gradients of variables")
-    taken: list[Tensor] = []
-    found = graph.computed_from(
-        first, lambda node: not takes_from_elsewhere(node, module)
-    )
-    nodes = [name for name in graph.nodes if name in found]
-    for name in nodes:
-        node = graph.nodes[name]
-        if takes_from_elsewhere(node, module):
-            taken += _outputs(node, lookup, graph)
+    found, taken = taken_by(module, graph, first)
     behind = graph.computed_from(edge for edge, _ in taken)
     # The gradient of a `tf.py_function`: what is recorded is of one loss scale.
     if any(node.flag(ir.SEED) for name, node in graph.nodes.items() if name in behind):
         raise NotRepeatable(f"node {taken[-1][0][0]} cannot run twice")
-    seeds = [graph.nodes[name] for name in nodes if graph.nodes[name].flag(ir.SEED)]
-    wanted = Gradients(
-        markers=tuple(first.values()),
+    nodes = (node for name, node in graph.nodes.items() if name in found)
+    seeds = [node for node in nodes if node.flag(ir.SEED)]
+    wanted = Wanted(
+        reads=tuple(Read(marker, 0) for marker in first.values()),
         names=tuple(name for name, _ in first),
         labels=tuple(graph.nodes[name].text(ir.SOURCE) for name in first.values()),
+        gradients=True,
         taken=tuple(taken),
         stood_for=tuple(edge for edge, _ in taken),
         scaled=bool(seeds) and all(_type(n, 1, lookup) == ir.FLOAT for n in seeds),
@@ -133,8 +85,8 @@ def gradients(module: ir.Module) -> Gradients:
 
 
 def _inside(
-    module: ir.Module, way: Way, wanted: Gradients, needed: Container[str]
-) -> Gradients:
+    module: ir.Module, way: Way, wanted: Wanted, needed: Container[str]
+) -> Wanted:
     """The gradients of a step that another graph than the main one takes.
 
     Args:
@@ -212,12 +164,7 @@ def _given(
             yield number, main
 
 
-def holder(module: ir.Module, wanted: Gradients) -> ir.Graph:
-    """The graph with the unscale markers."""
-    return graphs_on(module, wanted.way)[-1]
-
-
-def weights(module: ir.Module, wanted: Gradients) -> tuple[int, ...]:
+def weights(module: ir.Module, wanted: Wanted) -> tuple[int, ...]:
     """The numbers of the step's arguments that hold what its gradients depend on.
 
     Neither of the loss scale nor of counters, which functions may share that have no
@@ -251,59 +198,3 @@ def _type(node: ir.Node, index: int, lookup: op_schema.Lookup) -> int:
     known = lookup(node.op)
     ins = () if known is None else known.signature(node).ins
     return ins[index].type if index < len(ins) else 0
-
-
-def _outputs(
-    node: ir.Node, lookup: op_schema.Lookup, graph: ir.Graph
-) -> Iterable[Tensor]:
-    """The outputs of a node that are read; each must be one that can be recorded."""
-    known = lookup(node.op)
-    outs = () if known is None else known.signature(node).outs
-    for index, slot in enumerate(outs):
-        edge = (node.name, index)
-        if edge in graph.readers:
-            if slot.type in ir.HANDLES or slot.type > ir.REF_OFFSET:
-                raise NotRepeatable(f"node {node.name} ({node.op}) cannot run twice")
-            yield edge, slot.type
-
-
-def takes_from_elsewhere(node: ir.Node, module: ir.Module) -> bool:
-    """Whether a second run of a node might give something else, or change something."""
-    return any(
-        op_schema.is_stateful(each.op)
-        and not facts(each.op).reads_state
-        and not is_left_out(each)
-        and not generators.is_random(each)
-        for each in run_by(node, module)
-    )
-
-
-def run_by(node: ir.Node, module: ir.Module) -> Iterator[ir.Node]:
-    """A node, or the nodes of the functions that it calls, which call none."""
-    if calls.call_of(node, module.functions) is None:
-        yield node
-    for graph in functions_called([node], module).values():
-        for each in graph.nodes.values():
-            if calls.call_of(each, module.functions) is None:
-                yield each
-
-
-def functions_called(
-    nodes: Iterable[ir.Node], module: ir.Module
-) -> dict[str, ir.Graph]:
-    """The functions that nodes call, and those that these call, by name."""
-    found: dict[str, ir.Graph] = {}
-    pending = [*nodes]
-    while pending:
-        node = pending.pop()
-        call = calls.call_of(node, module.functions)
-        for name in () if call is None else calls.callees_of(node, call):
-            if name in module.functions and name not in found:
-                found[name] = module.functions[name]
-                pending += found[name].nodes.values()
-    return found
-
-
-def is_left_out(node: ir.Node) -> bool:
-    """Whether a node hands on what it watches: in copies, unwatched."""
-    return facts(node.op).kind in _WATCHES

@@ -44,7 +44,7 @@ class Kind(enum.Enum):
     STOP_GRADIENT = "its input, past which no gradient flows"
     NOTHING = "no tensors; only what waits for it and what it waits for"
     RESHAPE = "its elements in another shape, which an input tells"
-    SHAPE = "the shape of each input"
+    SHAPE = "the shape of each input, or what that tells"
     JOINED = "its inputs, one behind the other along the axis that the last one tells"
     INVERSE = "the inverse of the permutation that it reads"
     BROADCAST_AXES = "the axes over which gradients of broadcast operands are summed"
@@ -81,6 +81,7 @@ class Kind(enum.Enum):
 _PRODUCTS = frozenset({Kind.PRODUCT, Kind.SQUARE})
 _READS = frozenset({Kind.READ_VARIABLE, Kind.READ_PART})
 _IN_MEMORY = frozenset({Kind.CONSTANT, Kind.VARIABLE, Kind.READ_VARIABLE})
+_COPIES = frozenset({Kind.CAST, Kind.IDENTITY, Kind.BUNDLE})
 _FRAMES = frozenset(
     {
         *(Kind.SWITCH, Kind.MERGE, Kind.LOOP_CONDITION),
@@ -254,6 +255,16 @@ class Row:
     def in_frames(self) -> bool:
         """Whether it is control flow of `tf.compat.v1` (frames, dead values)."""
         return self.kind in _FRAMES
+
+    @property
+    def copies(self) -> bool:
+        """Whether it gives the values of its inputs, in another type maybe."""
+        return self.kind in _COPIES
+
+    @property
+    def moves(self) -> bool:
+        """Whether it gives values of its inputs, at other places maybe."""
+        return self.role is Role.MOVE or self.copies
 
     @property
     def only_reads(self) -> bool:

@@ -11,14 +11,7 @@ from amp.graph_rewrite.ops.row import Kind, follow, keep, structural
 
 EXCLUDED = (
     follow(
-        "Rank Size",
-        "reads no value; may read the shape off the 16-bit tensor",
-        "tf:clear",
-        work="free",
-        bounded=True,
-    ),
-    follow(
-        "Shape ShapeN",
+        "Rank Shape ShapeN Size",
         "reads no value; may read the shape off the 16-bit tensor",
         "tf:clear",
         work="free",

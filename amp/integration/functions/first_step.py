@@ -1,7 +1,7 @@
 """`FirstSteps`: the first calls that run in float32, before a function is planned.
 
 1. A training step's. The job waits for its first step, so nothing is decided before it;
-   and gradients are compared on what it was computed from (`gradient_copies`).
+   and gradients are compared on what it was computed from (`value_copies`).
 2. That of a function whose arguments do not tell all sizes (a batch that an iterator
    gives inside the function, `tf.where`). The shapes of these tensors are its further
    results.
@@ -9,7 +9,7 @@
 The twin is made at the next call. Where an earlier run of the job saw that its winner
 makes a first step as soon as float32 does, there is none: the winner makes it, and the
 memory that float32 takes is never needed. Used by `twins`; which tensors matter is
-`normalize.size_roots`'s and `gradients_only`'s to say, and no plan is made here.
+`normalize.size_roots`'s and `copies`'s to say, and no plan is made here.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import tensorflow as tf
 
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import calls, generators, ir
-from amp.graph_rewrite.normalize import gradients_only, size_roots, wanted_gradients
+from amp.graph_rewrite.normalize import copies, size_roots, wanted_gradients
 from amp.graph_rewrite.normalize.sizes import SizesAtCall
-from amp.graph_rewrite.normalize.wanted_gradients import Gradients, NotRepeatable
+from amp.graph_rewrite.normalize.wanted import NotRepeatable, Wanted
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.report_builder import left
 from amp.graph_rewrite.rewrite import Begun, begin
@@ -35,7 +35,7 @@ from amp.integration.contests.plan_store import Record
 from amp.integration.functions import first_element
 from amp.integration.functions.first_element import FirstElements
 from amp.integration.functions.started_function import FirstStepResult, Started
-from amp.integration.observing import gradient_check
+from amp.integration.observing import accuracy_check
 from amp.integration.racing import exemptions
 from amp.integration.runtime import definitions, failures, shape_inference
 from amp.integration.runtime.function_call import FunctionCall
@@ -257,20 +257,20 @@ class FirstSteps:
 
         If the plan turns out to be another, its first call is recorded.
         """
-        return known.compared or bool(gradient_check.why_not(self._policy))
+        return known.compared or bool(accuracy_check.why_not(self._policy))
 
     @staticmethod
     def _add_teller(context: Any, module: ir.Module, started: Started) -> None:
         """Registers the step in float32, with what it tells as further results."""
         name = f"{module.main.name}_told"
         if started.wanted is not None:
-            module = gradients_only.recorded(module, started.wanted, name)
+            module = copies.recorded(module, started.wanted, name)
         module = size_roots.telling(module, started.roots, name)
         started.functions += (*definitions.register(context, module),)
         started.teller = name.encode()
 
 
-def _gradients(step: ir.Module) -> Gradients | None:
+def _gradients(step: ir.Module) -> Wanted | None:
     """The gradients of a step in float32, as far as they can be computed again.
 
     Not those in a loop or branch: a function with one may be called once, by its twin.

@@ -1,7 +1,7 @@
-"""`FunctionChecks`: when the gradients of one function's plans are compared.
+"""`FunctionChecks`: when the gradients, or results, of a function's plans are compared.
 
 Used by `function_twins`, which makes another twin if the one that was compared is at
-fault. What is compared is in `gradient_check`; nothing is compared or called here.
+fault. What is compared is in `accuracy_check`; nothing is compared or called here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tensorflow.python.eager import context as context_lib
 from amp.graph_rewrite.assign.nominee import CUT, EVERYTHING, PRODUCTS, Nominee
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.normalize import wanted_gradients
-from amp.graph_rewrite.normalize.wanted_gradients import NotRepeatable
+from amp.graph_rewrite.normalize.wanted import NotRepeatable
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Rewrite, begin
 from amp.integration.contests import plan_store, stored_checks
@@ -30,19 +30,16 @@ from amp.integration.contests.entrants import (
 from amp.integration.contests.stored_checks import StoredCheck
 from amp.integration.functions.function_plans import FunctionPlans, Made
 from amp.integration.newest_reports import NewestReports
-from amp.integration.observing import gradient_check
+from amp.integration.observing import accuracy_check
+from amp.integration.observing.accuracy_check import LONGEST, AccuracyCheck, Checked
 from amp.integration.observing.checks import AGAIN, FURTHER, Checks, Refused
-from amp.integration.observing.gradient_check import Checked, GradientCheck
-from amp.integration.observing.gradient_copies import Recorded
 from amp.integration.observing.step_probes import StepProbes
+from amp.integration.observing.value_copies import Recorded
 from amp.integration.runtime import definitions, failures
 from amp.integration.runtime.function_call import FunctionCall
 from amp.integration.runtime.unasked import Due, Unasked
 from amp.once import Once
 from amp.policy import Policy
-
-# Seconds. A call of steps in a loop is made once in float32, to be recorded.
-LONGEST = 10.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,7 +108,7 @@ class FunctionChecks:
 
     def recall(self, plans: FunctionPlans, made: Made) -> StoredCheck | None:
         """What an earlier run of the job found out about a plan's accuracy."""
-        if plans.prepared is None or gradient_check.why_not(self._shared.policy):
+        if plans.prepared is None or accuracy_check.why_not(self._shared.policy):
             return None
         return stored_checks.recall(self._key, plans.prepared, made.low)
 
@@ -169,10 +166,10 @@ class FunctionChecks:
         if prepared is None or not any(rewrite.low.values()):
             return  # nothing is rounded
 
-        def make() -> GradientCheck:
+        def make() -> AccuracyCheck:
             self._in_time()
             rivals = self._rivals(plans)
-            check = GradientCheck(
+            check = AccuracyCheck(
                 context_lib.context(), prepared, rewrite, nominee, rivals
             )
             if recorded is not None:
@@ -246,12 +243,12 @@ class FunctionChecks:
         """
         return bool(checked.lost) and self._later > 0
 
-    def _plan(self, plan: str, make: Callable[[], GradientCheck], due: int) -> None:
-        if not gradient_check.why_not(self._shared.policy):
+    def _plan(self, plan: str, make: Callable[[], AccuracyCheck], due: int) -> None:
+        if not accuracy_check.why_not(self._shared.policy):
             self.compared = plan
             self._shared.checks.plan(self._name, make, due)
 
-    def _anew(self, plans: FunctionPlans, plan: str) -> GradientCheck:
+    def _anew(self, plans: FunctionPlans, plan: str) -> AccuracyCheck:
         """A check of a plan, at the weights that there are then."""
         self._in_time()
         context, nominee = context_lib.context(), plans.nominee(plan)
@@ -259,7 +256,7 @@ class FunctionChecks:
         begun = begin(module, self._shared.settled, sizes=self._sizes)
         prepared = begun.prepared(plans.prices.timer(plan))
         made = prepared.made(nominee, definitions.new_suffix())
-        return GradientCheck(context, prepared, made, nominee, self._rivals(plans))
+        return AccuracyCheck(context, prepared, made, nominee, self._rivals(plans))
 
     def call(
         self,
@@ -296,6 +293,6 @@ class FunctionChecks:
             begun = functools.partial(call.has_begun, which, e, twin, more)
             if self._shared.policy.strict or not failures.gives_way(e, begun):
                 raise
-            says = f"gradients of function {self._name.decode()} are not compared"
+            says = f"function {self._name.decode()} is not compared with float32"
             failures.warn_of_step(says, e)
             raise Refused from e

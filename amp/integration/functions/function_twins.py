@@ -33,7 +33,7 @@ from amp.integration.functions.guarded_calls import Current, GuardedCalls
 from amp.integration.functions.later_plan import LaterPlan
 from amp.integration.functions.started_function import FirstStepResult
 from amp.integration.observing import standstills
-from amp.integration.observing.gradient_check import Checked
+from amp.integration.observing.accuracy_check import Checked
 from amp.integration.observing.standstills import Standstill, standing_still
 from amp.integration.racing.exemptions import why_not
 from amp.integration.racing.race import Race

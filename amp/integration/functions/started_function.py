@@ -12,9 +12,9 @@ from typing import Any
 
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.normalize.element_sources import ElementSource
-from amp.graph_rewrite.normalize.wanted_gradients import Gradients
+from amp.graph_rewrite.normalize.wanted import Wanted
 from amp.graph_rewrite.rewrite import Begun
-from amp.integration.observing.gradient_copies import Recorded
+from amp.integration.observing.value_copies import Recorded
 from amp.integration.runtime import definitions, shape_inference
 from amp.integration.runtime.function_call import FunctionCall
 
@@ -69,7 +69,7 @@ class Started:
     roots: tuple[ir.Edge, ...] = ()
     teller: bytes = b""
     functions: tuple[str, ...] = ()
-    wanted: Gradients | None = None
+    wanted: Wanted | None = None
     sources: tuple[ElementSource, ...] = ()
     recorded: Recorded | None = None
     too_large: bool = False

@@ -1,7 +1,7 @@
 """`Checks`: when the gradients of which function are compared with those in float32.
 
 Used by `function_checks`; `function_twins` makes another twin if the one that was
-checked is at fault. What is compared is in `gradient_check`, and no gradient is
+checked is at fault. What is compared is in `accuracy_check`, and no gradient is
 computed here.
 """
 
@@ -14,11 +14,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from amp.graph_rewrite.normalize.wanted_gradients import NotRepeatable
+from amp.graph_rewrite.normalize.wanted import NotRepeatable
 from amp.graph_rewrite.outcomes import AccuracyOutcome
 from amp.integration import fallback
-from amp.integration.observing.gradient_check import Checked, GradientCheck
-from amp.integration.observing.gradient_copies import NoneTaken, Step
+from amp.integration.observing.accuracy_check import AccuracyCheck, Checked
+from amp.integration.observing.value_copies import NoneTaken, Step
 from amp.integration.runtime.unasked import Due
 
 AGAIN = 500  # calls until a second check, of weights that have been trained,
@@ -40,12 +40,12 @@ class _Pending:
       busy: held while a thread makes a step of it.
     """
 
-    make: Callable[[], GradientCheck]
+    make: Callable[[], AccuracyCheck]
     due: int
     calls: int = 0
     ended: int = 0
     recorded: int = 0
-    check: GradientCheck | None = None
+    check: AccuracyCheck | None = None
     busy: Any = dataclasses.field(default_factory=threading.Lock)
 
     def passed(self, calls: int) -> None:
@@ -71,7 +71,7 @@ class Checks:
         self._strict = strict
         self._pending: dict[bytes, _Pending] = {}
 
-    def plan(self, name: bytes, make: Callable[[], GradientCheck], due: int) -> None:
+    def plan(self, name: bytes, make: Callable[[], AccuracyCheck], due: int) -> None:
         """Has a function checked from its call number `due` (from 1) on."""
         self._pending[name] = _Pending(make, due)
 
@@ -113,7 +113,7 @@ class Checks:
             if pending.calls < pending.due:
                 return False, None
             found = self._found(name, pending)
-            if isinstance(found, GradientCheck):
+            if isinstance(found, AccuracyCheck):
                 try:
                     pending.recorded += 1
                     return True, found.first(call)
@@ -135,11 +135,11 @@ class Checks:
         finally:
             pending.busy.release()
 
-    def _found(self, name: bytes, pending: _Pending) -> GradientCheck | Checked | None:
+    def _found(self, name: bytes, pending: _Pending) -> AccuracyCheck | Checked | None:
         """The check, if no step was recorded, else its result; None for neither."""
         if pending.check is None:
             made = self._attempt(name, pending.make)
-            if not isinstance(made, GradientCheck):
+            if not isinstance(made, AccuracyCheck):
                 return made
             pending.check = made
         check = pending.check
@@ -151,12 +151,12 @@ class Checks:
             pending.check = None
 
     def _attempt(
-        self, name: bytes, ours: Callable[[], GradientCheck | Checked]
-    ) -> GradientCheck | Checked | None:
-        says = f"gradients of function {name.decode()} are not compared with float32"
+        self, name: bytes, ours: Callable[[], AccuracyCheck | Checked]
+    ) -> AccuracyCheck | Checked | None:
+        says = f"function {name.decode()} is not compared with float32"
         part = fallback.Part(says, self._strict)
 
-        def attempted() -> GradientCheck | Checked | None:
+        def attempted() -> AccuracyCheck | Checked | None:
             try:
                 return ours()
             except NotRepeatable as e:

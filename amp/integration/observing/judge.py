@@ -1,6 +1,8 @@
 """`Judge`: what the gradients of a plan are worth, by those in float32.
 
-Used by `gradient_check` and `run_checks`, which compute them. The bounds are in
+And `ResultJudge`: what the results of a plan are worth that takes no gradient.
+
+Used by `accuracy_check` and `run_checks`, which compute them. The bounds are in
 `accuracy`; here are the yardstick, and what a report says. Nothing is made or run.
 """
 
@@ -9,10 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from amp.graph_rewrite.normalize.wanted_gradients import NotRepeatable
+from amp.graph_rewrite.normalize.wanted import NotRepeatable
+from amp.graph_rewrite.ops.op_table import Role
 from amp.graph_rewrite.outcomes import AccuracyOutcome, GradientError
 from amp.integration.observing import accuracy
-from amp.integration.observing.accuracy import Errors, Gradient
+from amp.integration.observing.accuracy import Errors, Value
 
 NONE_FINITE = (
     "gradients are finite in float32, and with products in 16 bits they are not"
@@ -33,14 +36,19 @@ class Judge:
     """
 
     def __init__(
-        self, exact: Sequence[Gradient], unit: float, names: Sequence[str]
+        self, exact: Sequence[Value], unit: float, names: Sequence[str]
     ) -> None:
         self._exact, self._unit, self._names = exact, unit, names
         self.products = self.errors(exact)
         if not self.products.finite:
             raise NotRepeatable("its gradients are not finite in float32 either")
 
-    def yardstick(self, found: Sequence[Gradient]) -> bool:
+    @property
+    def roles(self) -> frozenset[Role]:
+        """The roles of nodes that may be at fault: no product, it is the yardstick."""
+        return frozenset({Role.FOLLOW})
+
+    def yardstick(self, found: Sequence[Value]) -> bool:
         """Sets the errors with products only, by which others are judged.
 
         Returns:
@@ -49,10 +57,10 @@ class Judge:
         self.products = self.errors(found)
         return self.products.finite
 
-    def errors(self, found: Sequence[Gradient]) -> Errors:
+    def errors(self, found: Sequence[Value]) -> Errors:
         return accuracy.errors(found, self._exact)
 
-    def moved(self, again: Sequence[Gradient]) -> bool:
+    def moved(self, again: Sequence[Value]) -> bool:
         """Whether gradients in float32, computed once more, are others.
 
         Those that are noise may be, as sums may be added up in another order.
@@ -63,7 +71,7 @@ class Judge:
             for one, least in zip(off, products, strict=True)
         )
 
-    def lost(self, again: Callable[[], Sequence[Gradient]]) -> bool:
+    def lost(self, again: Callable[[], Sequence[Value]]) -> bool:
         """Whether products in 16 bits lose every gradient that float32 tells.
 
         Args:
@@ -126,3 +134,63 @@ class Judge:
                 for i in worst[:_SHOWN]
             ),
         )
+
+
+class ResultJudge(Judge):
+    """Judges the results of a function that takes no gradient by those in float32.
+
+    There is no yardstick: nothing is trained that bears the rounding of products.
+
+    Args:
+      exact: the results in float32, finite or not.
+      unit: the unit roundoff of the 16-bit type.
+      names: of the nodes that make them.
+      bounds: the error that each may have.
+    """
+
+    def __init__(
+        self,
+        exact: Sequence[Value],
+        unit: float,
+        names: Sequence[str],
+        bounds: Sequence[float],
+    ) -> None:
+        self._bounds = bounds
+        super().__init__(exact, unit, names)
+
+    @property
+    def roles(self) -> frozenset[Role]:
+        return frozenset({Role.COMPUTE, Role.FOLLOW})
+
+    def errors(self, found: Sequence[Value]) -> Errors:
+        return accuracy.result_errors(found, self._exact)
+
+    def moved(self, again: Sequence[Value]) -> bool:
+        return not self.is_fine(self.errors(again))
+
+    def lost(self, again: Callable[[], Sequence[Value]]) -> bool:
+        return False
+
+    def faults(self, found: Errors) -> list[int]:
+        excess = [
+            one / most for one, most in zip(found.each, self._bounds, strict=True)
+        ]
+        faulty = [number for number, times in enumerate(excess) if not times <= 1]
+        return sorted(faulty, key=lambda number: -excess[number])
+
+    def loses(self, found: Errors, other: Errors) -> bool:
+        return not self.is_fine(found)
+
+    def cause(self, found: Errors) -> str:
+        number = self.faults(found)[0]
+        return f"result {self._names[number]} off by {found.each[number]:.2g}"
+
+    def outcome(
+        self, found: Errors, kept: int, before: tuple[Errors, int] | None = None
+    ) -> AccuracyOutcome:
+        text = f"results off by {max(found.each):.2g} at most"
+        if before is not None:
+            errors, more = before
+            off = max(errors.each)
+            text += f"; {off:.2g} before {more} nodes were kept in float32"
+        return AccuracyOutcome(text, kept, max(found.each))

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from amp.integration import fallback
-from amp.integration.observing import gradient_check
+from amp.integration.observing import accuracy_check
 from amp.integration.process import PROCESS
 from amp.integration.racing import exemptions
 from amp.integration.runtime import failures
@@ -48,13 +48,13 @@ def watched(policy: Policy) -> bool:
     When that is found out depends on timing, as what races does, and it is a check of
     accuracy: who does without either does without this.
     """
-    return not gradient_check.why_not(policy) and not exemptions.repeats(policy)
+    return not accuracy_check.why_not(policy) and not exemptions.repeats(policy)
 
 
 def counts(still: Standstill, policy: Policy) -> bool:
     """Whether what was found of a job is to change it under a policy."""
     if still is NOISE:
-        return not gradient_check.why_not(policy)
+        return not accuracy_check.why_not(policy)
     return watched(policy)
 
 
@@ -78,7 +78,7 @@ def standing_still(policy: Policy, inputs: Sequence[Any]) -> Standstill | None:
       policy: with every "auto" settled.
       inputs: of a call; with the handles of the variables that the function reads.
     """
-    if not (SCALING.standing or PROCESS.lost) or gradient_check.why_not(policy):
+    if not (SCALING.standing or PROCESS.lost) or accuracy_check.why_not(policy):
         return None
     own = set(map(id, inputs))
     return fallback.attempt(_NOT_KNOWN, lambda: _found(policy, own), lambda: None)

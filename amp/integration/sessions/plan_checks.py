@@ -1,4 +1,4 @@
-"""`PlanChecks`: when the gradients of one run's plans are compared, and what is known.
+"""`PlanChecks`: when one run's plans are compared with float32, and what is known.
 
 Used by `run_twins`, which drops a plan that is at fault. What is compared is in
 `run_checks`; no run is made but by those.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from amp.graph_rewrite.assign.nominee import UNCLUSTERED
-from amp.graph_rewrite.normalize.wanted_gradients import NotRepeatable
+from amp.graph_rewrite.assign.nominee import CUT, UNCLUSTERED
+from amp.graph_rewrite.normalize.wanted import NotRepeatable
 from amp.graph_rewrite.outcomes import AccuracyOutcome
 from amp.integration import fallback
 from amp.integration.observing.accuracy import Errors
@@ -42,23 +42,26 @@ class PlanChecks:
         strict: bool,
     ) -> None:
         self._plans, self._judged = plans, judged
-        says = f"gradients of {what} are not compared with float32"
+        says = f"{what} is not compared with float32"
         self._part = fallback.Part(says, strict)
         # By plan, what compares it, or why that cannot be.
         self._pending: dict[str, RunCheck | str] = {}
         self._met: set[str] = set()
         # The first plan that was none at fault, and its errors.
         self._best: tuple[str, Errors] | None = None
+        self._doubted = False  # whether the cheapest plan is at fault
         self._later = 0  # comparisons of trained weights
         self._left: int | None = None  # runs until the next one, if one is to come
         self._busy = threading.Lock()
 
     def made(self, plan: str) -> None:
-        """Is told of a plan that changes the run; it may have been told before."""
-        if plan in self._met or plan == UNCLUSTERED.name:
-            return
-        self._met.add(plan)
-        self._plan(plan)
+        """Is told of a plan that changes the run; it may have been told before.
+
+        Without clusters the cheapest is as exact as with them, unless that is at fault.
+        """
+        if plan not in self._met and (plan != UNCLUSTERED.name or self._doubted):
+            self._met.add(plan)
+            self._plan(plan)
 
     def _plan(self, plan: str) -> None:
         """Has a plan compared."""
@@ -101,7 +104,9 @@ class PlanChecks:
             self._plan(plan)
 
     def waits(self, plan: str) -> bool:
-        """Whether a plan is still to be compared."""
+        """Whether a plan that was made is still to be compared."""
+        if plan == UNCLUSTERED.name:  # made before the cheapest was compared, or not
+            self.made(plan)
         return plan in self._pending
 
     def records(self, plan: str) -> RunCheck | None:
@@ -143,6 +148,7 @@ class PlanChecks:
                         self._judged[key] = check.compare(run, best)
                     self._left = AGAIN * FURTHER**self._later
                     found = self._judged[key]
+                    self._doubted |= bool(found.fault) and plan == CUT.name
                     if not found.fault and found.errors is not None:
                         self._best = self._best or (plan, found.errors)
                     return found

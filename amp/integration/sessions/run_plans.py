@@ -27,7 +27,8 @@ from amp.integration.sessions.executed_nodes import Executed, added, report_on_r
 from amp.integration.sessions.graph_views import GraphViews
 from amp.integration.sessions.planned_parts import Planned, some
 from amp.integration.sessions.policy_view import PolicyView, Run, Uncastable
-from amp.integration.sessions.run_checks import RunCheck, gradients_of
+from amp.integration.sessions.run_checks import RunCheck
+from amp.integration.sessions.run_values import values_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -130,16 +131,15 @@ class RunPlans:
         self.making = time.perf_counter() - start
         return self._made[plan]
 
-    def check(self, plan: str) -> RunCheck | None:
-        """What compares the gradients of a plan that was made; None if it takes none.
+    def check(self, plan: str) -> RunCheck:
+        """What compares a plan that was made.
 
         Raises:
-          NotRepeatable: they cannot be computed without changing something.
+          NotRepeatable: what it gives cannot be computed without changing something.
         """
         assert self.twins is not None
-        found = gradients_of(self.module(), self.asked.feeds, self._find_executed())
-        if found is None:
-            return None
+        asked, executed = self.asked, self._find_executed()
+        found = values_of(self.module(), asked.feeds, asked.fetches, executed)
         return RunCheck(self._views, self.twins, plan, found)
 
     def drop(self, plan: str, why: str) -> None:

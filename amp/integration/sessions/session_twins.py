@@ -17,7 +17,7 @@ import tensorflow as tf
 from amp.graph_rewrite.graph import ir
 from amp.integration import fallback
 from amp.integration.functions.twins import Twins
-from amp.integration.observing import gradient_check
+from amp.integration.observing import accuracy_check
 from amp.integration.observing.standstills import NOISE, Standstill
 from amp.integration.racing import exemptions
 from amp.integration.runtime import definitions, failures
@@ -266,7 +266,7 @@ class SessionTwin:
         off = unchecked = ""
         if twins is not None and twins.settled.policy is not None:
             off = exemptions.why_not(twins.settled.policy)
-            unchecked = gradient_check.why_not(twins.settled.policy)
+            unchecked = accuracy_check.why_not(twins.settled.policy)
             if self._remote:
                 unchecked = unchecked or _ELSEWHERE
                 if not off and twins.settled.policy.trial is not True:

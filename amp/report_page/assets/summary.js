@@ -126,7 +126,7 @@ function keptCard(summary, rules) {
 function accuracyCard(report) {
   if (!report.accuracy) return null;
   const worst = report.accuracy.worst.map((one) => [one.name, one.error.toPrecision(2), one.products.toPrecision(2)]);
-  return card("Accuracy of gradients", "wide", make("p", {}, report.accuracy.text),
+  return card("Accuracy", "wide", make("p", {}, report.accuracy.text),
     worst.length ? rowsTable(["gradient", "error", "by products only"], worst) : null);
 }
 

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from step_copies import call, module_of
 
-from amp.graph_rewrite.normalize import gradients_only, inner_steps, wanted_gradients
+from amp.graph_rewrite.normalize import copies, inner_steps, wanted_gradients
 
 N = 4
 BATCHES = [tf.random.stateless_normal([2, 3], [1, number]) for number in range(N)]
@@ -109,7 +109,7 @@ def test_the_newest_batch_is_kept_and_a_copy_gives_its_gradient(
     captured = steps.run.get_concrete_function().captured_inputs
     wanted = wanted_gradients.gradients(module)
     name = f"{module.main.name}_kept"
-    (total,) = call(gradients_only.recorded(module, wanted, name), captured)
+    (total,) = call(copies.recorded(module, wanted, name), captured)
     assert int(steps.count) == count
     types = [tf.as_dtype(number) for _, number in wanted.taken]
     given = held(name, types)
@@ -117,7 +117,7 @@ def test_the_newest_batch_is_kept_and_a_copy_gives_its_gradient(
     want = float(sum(tf.reduce_sum(tf.tanh(b @ steps.weight)) for b in BATCHES[:count]))
     np.testing.assert_allclose(float(total), want, rtol=1e-5)
     np.testing.assert_array_equal(steps.batch, BATCHES[count - 1])
-    copy = gradients_only.gradients_only(module, wanted, f"{module.main.name}_copy")
+    copy = copies.computing(module, wanted, f"{module.main.name}_copy")
     for _ in range(2):  # it changes nothing
         (found,) = call(copy, [*wanted.own(captured), *given])
         np.testing.assert_allclose(found, steps.gradient, rtol=1e-6)
@@ -136,7 +136,7 @@ def test_where_no_step_is_taken_nothing_is_kept() -> None:
     captured = steps.run.get_concrete_function().captured_inputs
     wanted = wanted_gradients.gradients(module)
     name = f"{module.main.name}_none"
-    call(gradients_only.recorded(module, wanted, name), captured)
+    call(copies.recorded(module, wanted, name), captured)
     assert int(steps.count) == 0
     assert held(name, [tf.as_dtype(number) for _, number in wanted.taken]) is None
 

@@ -10,7 +10,7 @@ from tensorflow.python.eager import context as context_lib
 
 import amp
 from amp.graph_rewrite.normalize import (
-    gradients_only,
+    copies,
     inline,
     scale_reads,
     wanted_gradients,
@@ -44,7 +44,7 @@ def own(name: str, threshold: Callable[[], tf.Tensor]) -> bool:
     module = definitions.read(context_lib.context(), concrete.name.decode())
     module = inline.inline(module)
     wanted = wanted_gradients.gradients(module)
-    copy = gradients_only.gradients_only(module, wanted, f"{module.main.name}_c")
+    copy = copies.computing(module, wanted, f"{module.main.name}_c")
     return scale_reads.outside_seeds(wanted_gradients.holder(module, wanted), copy.main)
 
 

@@ -13,7 +13,7 @@ from tensorflow.python.eager import context as context_lib
 import amp
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.normalize import wanted_gradients
-from amp.graph_rewrite.normalize.wanted_gradients import NotRepeatable
+from amp.graph_rewrite.normalize.wanted import NotRepeatable
 from amp.graph_rewrite.rewrite import prepare
 from amp.integration.runtime import definitions
 from amp.integration.training import markers
@@ -35,7 +35,7 @@ def test_what_cannot_be_repeated_is_named(in_loop: bool) -> None:
     linear = Linear(counts)
     module = module_of(linear.step, X)
     if not in_loop:
-        assert wanted_gradients.gradients(module).markers
+        assert wanted_gradients.gradients(module).reads
         return
     with pytest.raises(NotRepeatable, match=r"node \S+ \(While\) cannot run twice"):
         wanted_gradients.gradients(module)
@@ -79,8 +79,8 @@ def test_a_marked_node_that_reads_nothing_is_no_gradient() -> None:
     marked = [n for n in module.main.nodes.values() if n.flag(ir.UNSCALE)]
     assert any(not node.inputs for node in marked)
     wanted = wanted_gradients.gradients(module)
-    assert wanted.markers
-    assert all(module.main.nodes[name].inputs for name in wanted.markers)
+    assert wanted.reads
+    assert all(module.main.nodes[read.node].inputs for read in wanted.reads)
 
 
 class Stepping:

@@ -39,7 +39,7 @@ from amp.integration.measuring import (
     operation_timer,
     stored_times,
 )
-from amp.integration.observing import checks, gradient_check
+from amp.integration.observing import accuracy_check, checks
 from amp.integration.process import PROCESS
 from amp.integration.racing import exemptions, race_rules, winner_checks
 from amp.integration.racing.race_log import FLOAT32
@@ -618,12 +618,12 @@ def test_a_plan_made_anew_for_its_accuracy_is_told_by_what_was_measured(
     bench: Bench, ran: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planted: the second check finds the relu at fault, long after the measuring."""
-    late, honest = 3 * ENOUGH, gradient_check.GradientCheck.compare
+    late, honest = 3 * ENOUGH, accuracy_check.AccuracyCheck.compare
     for module in (checks, function_checks):
         monkeypatch.setattr(module, "AGAIN", late)
     compared: list[int] = []
 
-    def compare(self: gradient_check.GradientCheck) -> gradient_check.Checked:
+    def compare(self: accuracy_check.AccuracyCheck) -> accuracy_check.Checked:
         found = honest(self)
         compared.append(len(ran.names))
         if len(compared) == 1:
@@ -635,7 +635,7 @@ def test_a_plan_made_anew_for_its_accuracy_is_told_by_what_was_measured(
         nominee: Nominee = self._nominee.keeping(kept)
         return dataclasses.replace(found, nominee=nominee)
 
-    monkeypatch.setattr(gradient_check.GradientCheck, "compare", compare)
+    monkeypatch.setattr(accuracy_check.AccuracyCheck, "compare", compare)
     bench.slow, bench.longer, ran.fast = "no operation", 3.0, 1
     step = Training()
     step.train(late - 2, check=True)

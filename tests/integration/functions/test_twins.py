@@ -53,7 +53,7 @@ from amp.integration.functions.function_twins import FunctionTwins
 from amp.integration.functions.guarded_calls import Current, GuardedCalls
 from amp.integration.functions.twins import Twins
 from amp.integration.measuring import hardware
-from amp.integration.observing import gradient_check
+from amp.integration.observing import accuracy_check
 from amp.integration.process import PROCESS
 from amp.integration.racing import race, race_rules, winner_checks
 from amp.integration.racing import turns as turns_lib
@@ -369,13 +369,13 @@ def race_won_in_float32(monkeypatch: pytest.MonkeyPatch, *others: Nominee) -> No
 def noted_checks(monkeypatch: pytest.MonkeyPatch, says: str = "") -> list[str]:
     """The names of the plans of which gradients are compared, as they come."""
     compared: list[str] = []
-    honest = gradient_check.GradientCheck.__init__
+    honest = accuracy_check.AccuracyCheck.__init__
 
     def noted(self: Any, context: Any, *given: Any) -> None:
         compared.append(says + given[2].name)
         honest(self, context, *given)
 
-    monkeypatch.setattr(gradient_check.GradientCheck, "__init__", noted)
+    monkeypatch.setattr(accuracy_check.AccuracyCheck, "__init__", noted)
     return compared
 
 
@@ -427,17 +427,17 @@ def test_what_another_thread_was_to_call_without_a_question_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is gone once a check has had another plan made, which is to race."""
-    honest = gradient_check.GradientCheck.compare
+    honest = accuracy_check.AccuracyCheck.compare
 
-    def compare(self: gradient_check.GradientCheck) -> Any:
+    def compare(self: accuracy_check.AccuracyCheck) -> Any:
         (twins,) = [t.twins for t in PROCESS.settled.values() if t.twins is not None]
         name = step.run.get_concrete_function().name
         twin = next(made for made in twins.made_for(name) if "_check" not in made)
         twins.proven.given[name] = itertools.repeat(twin.encode(), 1000)  # planted
         return honest(self)
 
-    monkeypatch.setattr(gradient_check.GradientCheck, "compare", compare)
-    monkeypatch.setattr(gradient_check.Judge, "yardstick", lambda *_: False)  # planted
+    monkeypatch.setattr(accuracy_check.AccuracyCheck, "compare", compare)
+    monkeypatch.setattr(accuracy_check.Judge, "yardstick", lambda *_: False)  # planted
     race_won_in_float32(monkeypatch, REWRITTEN)
     step = Normalized()
     step.train(20, check=True)
@@ -485,7 +485,7 @@ def test_no_plan_takes_a_step_that_loses_gradients_which_another_has(
     monkeypatch: pytest.MonkeyPatch, noise: Nominee | None
 ) -> None:
     """In the next run neither, where the plan that passed is the only one known."""
-    made, given = [], gradient_check.GradientCheck._of
+    made, given = [], accuracy_check.AccuracyCheck._of
 
     def of(self: Any, nominee: Nominee) -> Any:
         found = given(self, nominee)
@@ -501,7 +501,7 @@ def test_no_plan_takes_a_step_that_loses_gradients_which_another_has(
         made.append(plan)
         return make(self, context, prepared, plan)
 
-    monkeypatch.setattr(gradient_check.GradientCheck, "_of", of)
+    monkeypatch.setattr(accuracy_check.AccuracyCheck, "_of", of)
     monkeypatch.setattr(FunctionPlans, "_make", noted)
     monkeypatch.setattr(function_twins, "OTHERS", (EVERYTHING, PRODUCTS))
     monkeypatch.setattr(entrants, "CLOSE_IF_MODELLED", 100.0)
@@ -560,7 +560,7 @@ def test_where_no_16_bits_pass_the_check_float32_has_its_kernels(
     In three steps no race ends, so that the next run knows of the check alone.
     """
     compared = noted_checks(monkeypatch)
-    monkeypatch.setattr(gradient_check.Judge, "yardstick", lambda *_: False)  # planted
+    monkeypatch.setattr(accuracy_check.Judge, "yardstick", lambda *_: False)  # planted
     left: list[bool] = []  # whether any plan has anything in 16 bits
     begun = later_plan.begun
 
@@ -662,7 +662,7 @@ def test_a_plan_that_its_check_changes_has_not_won_in_an_earlier_run(
     def fails(*_: Any) -> bool:
         raise VerifyError("a fault", where="here", allowed="none", remedy="find it")
 
-    monkeypatch.setattr(gradient_check.Judge, "yardstick", lambda *_: False)  # planted
+    monkeypatch.setattr(accuracy_check.Judge, "yardstick", lambda *_: False)  # planted
     monkeypatch.setattr(FunctionTwins, "_replace", fails)
     with pytest.warns(RuntimeWarning, match="as it was"):
         step.train(2 * ENOUGH, check=True)

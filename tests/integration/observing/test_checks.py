@@ -18,13 +18,13 @@ from tensorflow.python.eager import context as context_lib
 
 import amp
 from amp.graph_rewrite.candidates import analysis
-from amp.graph_rewrite.normalize.wanted_gradients import NotRepeatable
+from amp.graph_rewrite.normalize.wanted import NotRepeatable
 from amp.integration.contests import entrants
 from amp.integration.functions import function_plans, function_twins
-from amp.integration.observing import checks, gradient_check
+from amp.integration.observing import accuracy_check, checks
 from amp.integration.observing.accuracy import ALL
-from amp.integration.observing.gradient_check import GradientCheck
-from amp.integration.observing.gradient_copies import GradientCopies
+from amp.integration.observing.accuracy_check import AccuracyCheck
+from amp.integration.observing.value_copies import ValueCopies
 from amp.integration.process import PROCESS
 from amp.integration.racing import exemptions
 from amp.policy import Policy
@@ -152,7 +152,7 @@ def test_a_later_run_of_the_job_goes_on_from_what_was_found(
     assert first.accuracy.kept > 0
     PROCESS.reports.clear()
     firsts = []
-    monkeypatch.setattr(GradientCheck, "first", lambda *_: firsts.append(1))
+    monkeypatch.setattr(AccuracyCheck, "first", lambda *_: firsts.append(1))
     Regression().train(3)
     assert not firsts
     second = report()
@@ -169,17 +169,17 @@ def test_training_is_checked_once_more(
     monkeypatch.setattr(checks, "AGAIN", 3)
     monkeypatch.setattr("amp.integration.functions.function_checks.AGAIN", 3)
     job = Regression()
-    honest = gradient_check.GradientCheck.compare
+    honest = accuracy_check.AccuracyCheck.compare
     compared = []
 
-    def first_is_fine(self: gradient_check.GradientCheck) -> Any:
+    def first_is_fine(self: accuracy_check.AccuracyCheck) -> Any:
         compared.append(int(job.count))
         found = honest(self)
         if len(compared) == 1:
-            return gradient_check.Checked(found.outcome, None, found.prepared)
+            return accuracy_check.Checked(found.outcome, None, found.prepared)
         return found
 
-    monkeypatch.setattr(gradient_check.GradientCheck, "compare", first_is_fine)
+    monkeypatch.setattr(accuracy_check.AccuracyCheck, "compare", first_is_fine)
     job.train(12)
     assert compared == [1, 5]
     assert job.taken == list(range(12))
@@ -197,13 +197,13 @@ def test_checks_come_ever_later(
     monkeypatch.setattr("amp.integration.functions.function_checks.AGAIN", 2)
     monkeypatch.setattr("amp.integration.functions.function_checks.FURTHER", 3)
     compared: list[int] = []
-    honest = GradientCheck.compare
+    honest = AccuracyCheck.compare
 
-    def compare(self: GradientCheck) -> Any:
+    def compare(self: AccuracyCheck) -> Any:
         compared.append(int(job.count))
         return honest(self)
 
-    monkeypatch.setattr(GradientCheck, "compare", compare)
+    monkeypatch.setattr(AccuracyCheck, "compare", compare)
     # Recorded by one step, compared before the next, and counted from there.
     steps = [1, 1 + 2 + 1, 4 + 6 + 1, 11 + 18 + 1]
     job = Regression()
@@ -223,16 +223,16 @@ def test_what_the_first_check_found_stays_in_the_report(
 ) -> None:
     """Where the second finds nothing more, or cannot be made."""
     monkeypatch.setattr("amp.integration.functions.function_checks.AGAIN", 3)
-    honest, found = GradientCheck.compare, []
+    honest, found = AccuracyCheck.compare, []
 
-    def compare(self: GradientCheck) -> Any:
+    def compare(self: AccuracyCheck) -> Any:
         if found and not repeats:
             found.append(None)
             raise NotRepeatable("planted")
         found.append(honest(self))
         return found[-1]
 
-    monkeypatch.setattr(GradientCheck, "compare", compare)
+    monkeypatch.setattr(AccuracyCheck, "compare", compare)
     Regression().train(8)
     first, second = found
     accuracy = report().accuracy
@@ -297,13 +297,13 @@ def test_a_call_that_always_ends_with_the_data_is_recorded_twice_at_most() -> No
 
     job, recorded = Looped(1000), []
     with pytest.MonkeyPatch.context() as patch:
-        first = GradientCheck.first
+        first = AccuracyCheck.first
 
-        def noted(self: GradientCheck, call: Any) -> Any:
+        def noted(self: AccuracyCheck, call: Any) -> Any:
             recorded.append(call)
             return first(self, call)
 
-        patch.setattr(GradientCheck, "first", noted)
+        patch.setattr(AccuracyCheck, "first", noted)
         for _ in range(6):
             with pytest.raises(tf.errors.OutOfRangeError):
                 job.train(1)
@@ -431,7 +431,7 @@ def test_a_step_whose_gradients_cannot_be_repeated_says_so() -> None:
     ],
 )
 def test_it_is_said_why_nothing_is_checked(fields: dict[str, Any], reason: str) -> None:
-    assert gradient_check.why_not(Policy(**fields)) == reason
+    assert accuracy_check.why_not(Policy(**fields)) == reason
 
 
 def test_without_checks_the_twin_runs_from_the_first_call_on() -> None:
@@ -444,10 +444,10 @@ def test_without_checks_the_twin_runs_from_the_first_call_on() -> None:
 
 def test_threads_may_call_during_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check goes on once every other thread has made its calls."""
-    job, honest = Regression(), GradientCopies._run
+    job, honest = Regression(), ValueCopies._run
     threads: list[threading.Thread] = []
 
-    def run(self: GradientCopies, function: bytes, scale: float) -> Any:
+    def run(self: ValueCopies, function: bytes, scale: float) -> Any:
         if not threads:
             threads.extend(threading.Thread(target=job.train, args=[4]) for _ in "abc")
             for thread in threads:
@@ -457,7 +457,7 @@ def test_threads_may_call_during_a_check(monkeypatch: pytest.MonkeyPatch) -> Non
             assert not any(thread.is_alive() for thread in threads)
         return honest(self, function, scale)
 
-    monkeypatch.setattr(GradientCopies, "_run", run)
+    monkeypatch.setattr(ValueCopies, "_run", run)
     job.train(4)
     assert report().accuracy.error <= ALL * report().accuracy.products
     assert sorted(job.taken) == list(range(16))
@@ -476,16 +476,16 @@ def test_nothing_is_accused_of_what_other_threads_change(
     A change before the plan's copy looks as if the plan made it; in float16 one before
     the copy without a scale as if the scale did.
     """
-    job, honest, runs = Regression(), GradientCopies._run, []
+    job, honest, runs = Regression(), ValueCopies._run, []
 
-    def run(self: GradientCopies, function: bytes, scale: float) -> Any:
+    def run(self: ValueCopies, function: bytes, scale: float) -> Any:
         found = honest(self, function, scale)
         runs.append(scale)
         if len(runs) == after:
             job.second.assign(1.2 * job.second)
         return found
 
-    monkeypatch.setattr(GradientCopies, "_run", run)
+    monkeypatch.setattr(ValueCopies, "_run", run)
     job.train(3, dtype=dtype)
     said = "not checked: its variables change meanwhile, by another thread"
     assert report().accuracy.text == said
@@ -540,16 +540,16 @@ def test_a_comparison_that_is_interrupted_is_made_at_the_next_call(
     monkeypatch: pytest.MonkeyPatch, no_loss_rule: None
 ) -> None:
     """Who stops a notebook's cell there, and runs it again, loses no check."""
-    compare, interrupted = GradientCheck.compare, []
+    compare, interrupted = AccuracyCheck.compare, []
 
-    def once(check: GradientCheck) -> Any:
+    def once(check: AccuracyCheck) -> Any:
         if not interrupted:
             interrupted.append(check)
             check._copies.drop()
             raise KeyboardInterrupt
         return compare(check)
 
-    monkeypatch.setattr(GradientCheck, "compare", once)
+    monkeypatch.setattr(AccuracyCheck, "compare", once)
     goes_on_after(interrupted)
 
 
@@ -575,7 +575,7 @@ def test_a_plan_is_made_anew_though_what_was_found_cannot_be_told(
     def broken(*_: Any) -> None:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr(gradient_check.Checked, "noted_in", broken)
+    monkeypatch.setattr(accuracy_check.Checked, "noted_in", broken)
     monkeypatch.setattr(function_twins.FunctionChecks, "keep", broken)
     job = Regression()
     with pytest.warns(RuntimeWarning, match="found out about function .* is not told"):
@@ -595,8 +595,8 @@ def test_what_is_kept_depends_on_no_clock_where_runs_repeat(
         "repeats",
         lambda policy: asked.append(policy) or True,
     )
-    monkeypatch.setattr(gradient_check, "SECONDS", 0.0)
-    monkeypatch.setattr(gradient_check, "STEPS", 0.0)
+    monkeypatch.setattr(accuracy_check, "SECONDS", 0.0)
+    monkeypatch.setattr(accuracy_check, "STEPS", 0.0)
     Regression().train(4)
     assert asked
     assert report().accuracy.kept > 0
@@ -608,9 +608,9 @@ def test_a_check_that_fails_leaves_the_plan_and_warns(
     def broken(self: Any) -> None:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr(gradient_check.GradientCheck, "compare", broken)
+    monkeypatch.setattr(accuracy_check.AccuracyCheck, "compare", broken)
     job = Regression()
-    with pytest.warns(RuntimeWarning, match="are not compared with float32.*planted"):
+    with pytest.warns(RuntimeWarning, match="is not compared with float32.*planted"):
         job.train(3)
     assert job.taken == [0, 1, 2]
     assert amp.reports()[-1].nodes_low > 0

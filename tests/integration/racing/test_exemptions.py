@@ -8,7 +8,7 @@ import types
 import pytest
 from tensorflow.python.eager import context as context_lib
 
-from amp.integration.observing import gradient_check
+from amp.integration.observing import accuracy_check
 from amp.integration.racing import exemptions
 from amp.policy import Policy
 
@@ -55,7 +55,7 @@ def test_processes_of_horovod_neither_race_nor_are_checked_each_for_itself(
     policy, size = Policy(dtype="bfloat16"), 1
     library = types.SimpleNamespace(is_initialized=lambda: True, size=lambda: size)
     monkeypatch.setitem(sys.modules, "horovod.tensorflow", library)
-    assert exemptions.why_not(policy) == gradient_check.why_not(policy) == ""
+    assert exemptions.why_not(policy) == accuracy_check.why_not(policy) == ""
     size = 2
     assert "several workers" in exemptions.why_not(policy)
-    assert "several workers" in gradient_check.why_not(policy)
+    assert "several workers" in accuracy_check.why_not(policy)

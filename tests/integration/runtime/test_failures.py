@@ -140,7 +140,7 @@ def test_a_first_step_that_tells_sizes_gives_way() -> None:
 @pytest.mark.usefixtures("returns_no_more")
 def test_a_step_that_returns_its_gradients_gives_way() -> None:
     job, context = Job(), context_lib.context()
-    with pytest.warns(RuntimeWarning, match=r"are not compared[\s\S]*began twice"):
+    with pytest.warns(RuntimeWarning, match=r"is not compared[\s\S]*began twice"):
         job.train(3, emulate=True)
     assert int(job.count) == 3
     assert not [n for n in context.list_function_names() if "_check" in n]

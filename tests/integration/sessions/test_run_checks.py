@@ -491,12 +491,47 @@ def test_gradients_in_a_loop_are_not_compared_and_the_report_says_why():
     assert accuracy()[1].text.startswith("not checked: ")
 
 
-def test_a_run_without_gradients_makes_no_comparison(formed):
+def test_a_run_without_gradients_is_compared_by_its_results():
     job = Job(plain)
-    job.run(job.loss)
-    assert all(report.accuracy is None for report in reports())
-    job.trained(2)
-    assert accuracy()[1].error is not None
+    for _ in range(3):
+        job.run(job.loss, job.made)
+    _, outcome = accuracy()
+    assert outcome.text == f"results off by {outcome.error:.2g} at most"
+    assert 0 < outcome.error < 2.0**-5.5
+
+
+def test_what_jumps_is_not_compared():
+    with tf.Graph().as_default(), amp.mixed_precision_scope(**POLICY):
+        x = v1.placeholder_with_default(X, [8, 8])
+        found = tf.reduce_mean(tf.cast(tf.matmul(x, X) > 0.0, tf.float32))
+        with v1.Session() as session:
+            for _ in range(3):
+                session.run(found)
+    assert accuracy()[1].text.startswith("not checked: it gives no number")
+
+
+@pytest.mark.parametrize("looped_in_version_1", [False, True])
+def test_results_that_are_all_rounding_stay_float32(looped_in_version_1):
+    """In no plan, with clusters or without, though they would race."""
+
+    def network(x):
+        y = tf.tanh(tf.matmul(x, X))
+        if looped_in_version_1:
+            return looped(tf.matmul(y, X))
+        return tf.matmul(y, X)
+
+    changed = {"emulate": False, "trial": True, "min_gain": 0.0, "loss_scale": "none"}
+    policy = {**POLICY, **changed, "dtype": "bfloat16"}
+    with tf.Graph().as_default(), amp.mixed_precision_scope(**policy):
+        x = v1.placeholder_with_default(X, [8, 8])
+        step = 1e-3
+        found = (network(x + step) - network(x - step)) / (2 * step)
+        with v1.Session() as session:
+            first, *others = [session.run(found) for _ in range(24)]
+    for other in others:
+        np.testing.assert_array_equal(other, first)
+    fates = [plan.fate for report in reports() for plan in report.plans]
+    assert len([fate for fate in fates if "off by" in fate]) >= 2
 
 
 def test_a_comparison_that_fails_leaves_the_job_as_it_is(monkeypatch, caplog):

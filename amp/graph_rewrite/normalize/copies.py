@@ -19,9 +19,9 @@ from collections.abc import Container, Iterable, Mapping
 
 from amp.graph_rewrite.graph import calls, generators, ir
 from amp.graph_rewrite.normalize.inner_steps import keeping
-from amp.graph_rewrite.normalize.wanted_gradients import (
-    Gradients,
+from amp.graph_rewrite.normalize.wanted import (
     NotRepeatable,
+    Wanted,
     functions_called,
     holder,
     is_left_out,
@@ -49,7 +49,7 @@ def _differs(node: ir.Node, module: ir.Module) -> bool:
     return any(is_left_out(each) or generators.is_random(each) for each in run)
 
 
-def recorded(module: ir.Module, wanted: Gradients, name: str) -> ir.Module:
+def recorded(module: ir.Module, wanted: Wanted, name: str) -> ir.Module:
     """The step, under another name, also giving what is to be recorded.
 
     They are further results, or where `wanted.kept` says so one optional that the
@@ -66,7 +66,7 @@ def recorded(module: ir.Module, wanted: Gradients, name: str) -> ir.Module:
     return ir.Module(dataclasses.replace(main, name=name), module.functions)
 
 
-def gradients_only(module: ir.Module, wanted: Gradients, name: str) -> ir.Module:
+def computing(module: ir.Module, wanted: Wanted, name: str) -> ir.Module:
     """A copy of a step that returns its gradients.
 
     Its arguments are those of the step (`wanted.passed` if they are computed in another
@@ -85,7 +85,7 @@ def gradients_only(module: ir.Module, wanted: Gradients, name: str) -> ir.Module
     given = {edge: (f"{_RECORD}_{i}", 0) for i, edge in enumerate(wanted.stood_for)}
     args, nodes = _arguments(graph, wanted, given)
     stops = {edge[0] for edge in given}
-    edges = [graph.nodes[marker].inputs[0] for marker in wanted.markers]
+    edges = [read.edge(graph) for read in wanted.reads]
     kept = graph.computed_from(edges, lambda node: node.name not in stops) - stops
     if not kept <= {*graph.nodes, *(arg.name for arg in args)}:
         raise NotRepeatable(f"function {graph.name} takes other arguments")
@@ -97,7 +97,7 @@ def gradients_only(module: ir.Module, wanted: Gradients, name: str) -> ir.Module
     if wanted.scaled:
         args.append(ir.Argument(_SCALE, ir.FLOAT))
     results = tuple(
-        ir.Result(f"gradient_{index}", ir.FLOAT, given.get(edge, edge))
+        ir.Result(f"wanted_{index}", ir.FLOAT, given.get(edge, edge))
         for index, edge in enumerate(edges)
     )
     copy = ir.Graph(name, nodes, tuple(args), results, shape=graph.shape)
@@ -105,7 +105,7 @@ def gradients_only(module: ir.Module, wanted: Gradients, name: str) -> ir.Module
 
 
 def computing_only(
-    module: ir.Module, wanted: Gradients, numbers: Iterable[int]
+    module: ir.Module, wanted: Wanted, numbers: Iterable[int]
 ) -> frozenset[str]:
     """The nodes of the main graph from which only some of the gradients are computed.
 
@@ -118,8 +118,8 @@ def computing_only(
     if wanted.way:
         return frozenset()
     reached: dict[str, int] = {}  # by node, the gradients computed from it, as bits
-    for number, marker in enumerate(wanted.markers):
-        name = graph.nodes[marker].inputs[0][0]
+    for number, read in enumerate(wanted.reads):
+        name, _ = read.edge(graph)
         reached[name] = reached.get(name, 0) | 1 << number
     for name in reversed(graph.order):
         for source, _ in graph.nodes[name].inputs if name in reached else ():
@@ -129,7 +129,7 @@ def computing_only(
 
 
 def _arguments(
-    graph: ir.Graph, wanted: Gradients, given: dict[ir.Edge, ir.Edge]
+    graph: ir.Graph, wanted: Wanted, given: dict[ir.Edge, ir.Edge]
 ) -> tuple[list[ir.Argument], dict[str, ir.Node]]:
     """The arguments of a copy but for the loss scale, and casts of them.
 

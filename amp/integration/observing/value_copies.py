@@ -1,7 +1,8 @@
-"""`GradientCopies`: registers and runs copies of a step that only compute gradients.
+"""`ValueCopies`: registers and runs copies of a function that only compute values.
 
-Used by `gradient_check`. What a copy has in it is `normalize.gradients_only`'s to say,
-and what its gradients mean that of `accuracy`.
+They are the gradients of a training step, or what a function gives that takes none.
+Used by `accuracy_check`. What a copy has in it is `normalize.copies`'s to say, and what
+its values mean that of `accuracy`.
 """
 
 from __future__ import annotations
@@ -18,10 +19,16 @@ import tensorflow as tf
 from tensorflow.python.eager import execute
 
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.normalize import gradients_only, scale_reads, wanted_gradients
-from amp.graph_rewrite.normalize.wanted_gradients import NotRepeatable
+from amp.graph_rewrite.normalize import (
+    copies,
+    inner_steps,
+    scale_reads,
+    wanted_gradients,
+    wanted_results,
+)
+from amp.graph_rewrite.normalize.wanted import NotRepeatable, Wanted, holder
 from amp.integration import as_written, heap, tensor_pool
-from amp.integration.observing.accuracy import Gradient
+from amp.integration.observing.accuracy import Value
 from amp.integration.process import PROCESS
 from amp.integration.runtime import definitions
 from amp.loss_scaling.scale import DynamicLossScale, LossScale
@@ -70,8 +77,8 @@ class Recorded:
     batch: tuple[Any, ...]
 
 
-class Gradients(Sequence[Gradient]):
-    """The gradients that a copy returned, divided by the loss scale when they are read.
+class Computed(Sequence[Value]):
+    """What a copy returned, divided by the loss scale when it is read.
 
     Args:
       scaled: the copy's results.
@@ -88,8 +95,8 @@ class Gradients(Sequence[Gradient]):
         return len(self._scaled)
 
 
-class GradientCopies:
-    """The copies of one step, all run on one batch.
+class ValueCopies:
+    """The copies of one function, all run on one batch.
 
     Args:
       context: TensorFlow's eager context.
@@ -102,7 +109,7 @@ class GradientCopies:
       scale: the loss scale of the gradients that were computed last.
 
     Raises:
-      NotRepeatable: the step's gradients cannot be computed a second time.
+      NotRepeatable: its values cannot be computed a second time.
     """
 
     def __init__(
@@ -111,7 +118,9 @@ class GradientCopies:
         self._context, self._step, self._given, self._rule = context, step, given, rule
         self._registered: list[str] = []
         self._numbers = itertools.count()
-        self._wanted = wanted_gradients.gradients(step)
+        takes = bool(inner_steps.ways(step))
+        found = wanted_gradients.gradients if takes else wanted_results.results
+        self._wanted = found(step)
         # A copy, registered, and the scale of its gradients.
         self._float32: tuple[ir.Module, bytes, float] | None = None
         self._kept_in = ""  # the variable that holds the rest of the batch,
@@ -121,13 +130,18 @@ class GradientCopies:
         self.scale = 1.0
 
     @property
+    def wanted(self) -> Wanted:
+        """What the copies compute."""
+        return self._wanted
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """For each gradient, its scaler and its variable."""
         return self._wanted.labels
 
     @property
     def names(self) -> tuple[str, ...]:
-        """For each gradient, the node that makes it."""
+        """For each value, the node that makes it."""
         return self._wanted.names
 
     @property
@@ -136,8 +150,8 @@ class GradientCopies:
         return wanted_gradients.weights(self._step, self._wanted)
 
     def computing_only(self, numbers: Sequence[int]) -> frozenset[str]:
-        """The step's nodes from which none but these gradients are computed."""
-        return gradients_only.computing_only(self._step, self._wanted, numbers)
+        """The step's nodes from which none but these values are computed."""
+        return copies.computing_only(self._step, self._wanted, numbers)
 
     @property
     def has_step(self) -> bool:
@@ -176,7 +190,7 @@ class GradientCopies:
 
     def _recording(self) -> ir.Module:
         name = f"{self._step.main.name}_recorded"
-        return gradients_only.recorded(self._step, self._wanted, name)
+        return copies.recorded(self._step, self._wanted, name)
 
     def _keep(self, recorder: ir.Module) -> None:
         """Registers a function until a call of it takes a step.
@@ -190,11 +204,11 @@ class GradientCopies:
         self._gone.atexit = False
         self._kept_in, self._recorder = name, self._add(recorder)
 
-    def gradients(self, step: ir.Module) -> Gradients:
-        """The gradients of a step, divided by the loss scale.
+    def values(self, step: ir.Module) -> Computed:
+        """The values of a step, gradients divided by the loss scale.
 
-        They are scaled as a dynamic scaler would after some steps: by the largest scale
-        at which they are finite.
+        These are scaled as a dynamic scaler would after some steps: by the largest
+        scale at which they are finite.
 
         Args:
           step: in float32 or rewritten.
@@ -206,8 +220,8 @@ class GradientCopies:
         with self._added(self._copy(step)) as function:
             return self._scaled(function)
 
-    def exact(self) -> list[Gradient]:
-        """The gradients in float32, as `gradients` gives them, but copied.
+    def exact(self) -> list[Value]:
+        """The values in float32, as `values` gives them, but copied.
 
         Raises:
           NotRepeatable: TensorFlow cannot run it, or the recorded call took none
@@ -224,8 +238,8 @@ class GradientCopies:
         self._float32 = copy, function, self.scale
         return found
 
-    def again(self) -> Gradients:
-        """The gradients in float32 once more, after `exact` and as it gave them.
+    def again(self) -> Computed:
+        """The values in float32 once more, after `exact` and as it gave them.
 
         They differ where the variables have changed meanwhile.
 
@@ -235,7 +249,7 @@ class GradientCopies:
         assert self._float32 is not None
         return self._repeated(self._float32[2])
 
-    def plain(self) -> Gradients | None:
+    def plain(self) -> Computed | None:
         """The gradients in float32 without a scale, after `exact`.
 
         None where a dynamic scale is no part of the step, or where the step reads it by
@@ -248,36 +262,36 @@ class GradientCopies:
         assert self._float32 is not None
         copy = self._float32[0]
         dynamic = self._wanted.scaled and isinstance(self._rule, DynamicLossScale)
-        at = wanted_gradients.holder(self._step, self._wanted)
+        at = holder(self._step, self._wanted)
         if not dynamic or scale_reads.outside_seeds(at, copy.main):
             return None
         return self._repeated(1.0)
 
-    def _repeated(self, scale: float) -> Gradients:
+    def _repeated(self, scale: float) -> Computed:
         assert self._float32 is not None
         copy, function, _ = self._float32
-        if gradients_only.is_random(copy):  # a new function draws the same numbers
+        if copies.is_random(copy):  # a new function draws the same numbers
             return self.exact_at(scale)
         return self._run(function, scale)
 
-    def exact_at(self, scale: float) -> Gradients:
+    def exact_at(self, scale: float) -> Computed:
         """The gradients in float32 with a loss scale, divided by it."""
         with self._added(self._copy(self._step)) as function:
             return self._run(function, scale)
 
     def _copy(self, step: ir.Module) -> ir.Module:
-        name = f"{step.main.name}_gradients_{next(self._numbers)}"
-        return gradients_only.gradients_only(step, self._wanted, name)
+        name = f"{step.main.name}_copy_{next(self._numbers)}"
+        return copies.computing(step, self._wanted, name)
 
-    def _scaled(self, function: bytes) -> Gradients:
-        found = Gradients((), 1.0)
+    def _scaled(self, function: bytes) -> Computed:
+        found = Computed((), 1.0)
         for scale in scales(self._rule) if self._wanted.scaled else [1.0]:
             self.scale, found = scale, self._run(function, scale)
             if all(np.isfinite(gradient).all() for gradient in found):
                 break
         return found
 
-    def _run(self, function: bytes, scale: float) -> Gradients:
+    def _run(self, function: bytes, scale: float) -> Computed:
         assert self.batch is not None
         inputs = [*self.batch]
         if self._wanted.scaled:
@@ -285,14 +299,14 @@ class GradientCopies:
         try:
             outputs = execute.execute(
                 function.decode(),
-                num_outputs=len(self._wanted.markers),
+                num_outputs=len(self._wanted.reads),
                 inputs=inputs,
                 attrs=as_written.options(),
                 ctx=self._context,
             )
         except tf.errors.OpError as e:  # no memory, or no kernel where XLA needs none
             raise NotRepeatable(f"a copy does not run: {e.message}") from e
-        return Gradients(outputs, scale)
+        return Computed(outputs, scale)
 
     def _add(self, module: ir.Module) -> bytes:
         """Registers a main function, and of what it calls what TensorFlow lacks."""

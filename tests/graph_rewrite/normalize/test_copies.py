@@ -1,4 +1,4 @@
-"""`gradients_only`: a copy gives the step's gradients and changes nothing."""
+"""`copies`: a copy gives what is wanted of a step and changes nothing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tensorflow.python.eager import context as context_lib
 
 import amp
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.normalize import gradients_only, wanted_gradients
-from amp.graph_rewrite.normalize.wanted_gradients import Gradients
+from amp.graph_rewrite.normalize import copies, wanted_gradients
+from amp.graph_rewrite.normalize.wanted import Wanted
 from amp.graph_rewrite.rewrite import prepare
 from amp.integration.runtime import definitions
 
@@ -25,11 +25,9 @@ def call(module: ir.Module, inputs: list[Any]) -> list[np.ndarray]:
     return [out.numpy() for out in step_copies.call(module, inputs)]
 
 
-def copy_of(module: ir.Module) -> tuple[ir.Module, Gradients]:
+def copy_of(module: ir.Module) -> tuple[ir.Module, Wanted]:
     wanted = wanted_gradients.gradients(module)
-    return gradients_only.gradients_only(
-        module, wanted, f"{module.main.name}_c"
-    ), wanted
+    return copies.computing(module, wanted, f"{module.main.name}_c"), wanted
 
 
 def test_a_copy_gives_the_gradients_and_changes_nothing() -> None:
@@ -74,7 +72,7 @@ def test_a_batch_is_taken_once_and_passed_on() -> None:
     captured = step.get_concrete_function().captured_inputs
     copy, wanted = copy_of(module)
     assert [number for _, number in wanted.taken] == [ir.FLOAT]
-    recorder = gradients_only.recorded(module, wanted, "recorder")
+    recorder = copies.recorded(module, wanted, "recorder")
     value, batch = call(recorder, list(captured))
     np.testing.assert_array_equal(batch, X)
     assert value == float(tf.reduce_sum(X @ [[1.0], [2.0], [3.0]]))
@@ -116,12 +114,11 @@ def test_random_numbers_of_a_copy_are_those_of_any_other_copy(
     assert not wanted.taken
     inputs = linear.inputs()
     first, second = (
-        call(gradients_only.gradients_only(module, wanted, f"noise_{i}"), inputs)
-        for i in range(2)
+        call(copies.computing(module, wanted, f"noise_{i}"), inputs) for i in range(2)
     )
     np.testing.assert_array_equal(first, second)
     assert np.abs(first[0]).max() > 0
-    assert gradients_only.is_random(module)
+    assert copies.is_random(module)
 
 
 def checked(y: tf.Tensor) -> tf.Tensor:
@@ -161,11 +158,11 @@ def test_it_is_known_which_nodes_compute_some_gradients_alone() -> None:
 
     module = module_of(step, X)
     wanted = wanted_gradients.gradients(module)
-    grads = [module.main.nodes[marker].inputs[0][0] for marker in wanted.markers]
-    of = [gradients_only.computing_only(module, wanted, [i]) for i in range(2)]
+    grads = [read.edge(module.main)[0] for read in wanted.reads]
+    of = [copies.computing_only(module, wanted, [i]) for i in range(2)]
     for number, name in enumerate(grads):
         assert name in of[number]
     assert not of[0] & of[1]
-    both = gradients_only.computing_only(module, wanted, [0, 1])
+    both = copies.computing_only(module, wanted, [0, 1])
     # The seed of the loss is upstream of both, and so of neither alone.
     assert both > of[0] | of[1]

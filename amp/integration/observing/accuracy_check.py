@@ -1,12 +1,13 @@
-"""`GradientCheck`: compares a function's gradients as planned with those in float32.
+"""`AccuracyCheck`: compares a function's gradients as planned with those in float32.
 
 Used by `function_checks` before a twin runs for the first time. The gradients are
 computed on the job's own batch in float32, as planned, and with products only in 16
 bits. If the plan is worse than `accuracy` allows, the nodes at fault are found and kept
-in float32.
+in float32. So it is with the results of a function that takes no gradient; there are
+none with products only, as products may be at fault.
 
-How gradients are computed is in `gradient_copies`; when a twin runs, in `twins`. Only
-those in float32 are copied; all others are let go of once they were compared.
+How values are computed is in `value_copies`; when a twin runs, in `twins`. Only those
+in float32 are copied; all others are let go of once they were compared.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from amp.graph_rewrite.assign.nominee import PRODUCTS, Nodes, Nominee
 from amp.graph_rewrite.candidates.context import FORMATS
 from amp.graph_rewrite.fusion import fuse
 from amp.graph_rewrite.graph.calls import FunctionUse
-from amp.graph_rewrite.normalize.wanted_gradients import NotRepeatable
+from amp.graph_rewrite.normalize.wanted import NotRepeatable
 from amp.graph_rewrite.ops.op_table import Role
 from amp.graph_rewrite.outcomes import AccuracyOutcome
 from amp.graph_rewrite.plan import Reason
@@ -28,9 +29,9 @@ from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Prepared, Rewrite
 from amp.integration.contests.stored_checks import Low, covers
 from amp.integration.observing import accuracy
-from amp.integration.observing.accuracy import Errors, Gradient
-from amp.integration.observing.gradient_copies import GradientCopies, Recorded, Step
-from amp.integration.observing.judge import NONE_FINITE, Judge
+from amp.integration.observing.accuracy import Errors, Value
+from amp.integration.observing.judge import NONE_FINITE, Judge, ResultJudge
+from amp.integration.observing.value_copies import Recorded, Step, ValueCopies
 from amp.integration.racing import exemptions
 from amp.integration.runtime import clusters, definitions
 from amp.policy import Policy
@@ -38,6 +39,7 @@ from amp.policy import Policy
 STEPS = 5  # a check may take this many times as long as its first run in float32,
 SECONDS = 5.0  # or this long, whichever is more,
 MOST = 40  # and compare this many plans
+LONGEST = 10.0  # seconds of a call that may be made once more for a check
 
 
 def why_not(policy: Policy) -> str:
@@ -90,7 +92,7 @@ class Checked:
         return dataclasses.replace(report, accuracy=self.outcome)
 
 
-class GradientCheck:
+class AccuracyCheck:
     """The check of one function.
 
     Args:
@@ -101,7 +103,7 @@ class GradientCheck:
       rivals: *products only* and *everything*, where others are to race it.
 
     Raises:
-      NotRepeatable: its gradients cannot be computed a second time.
+      NotRepeatable: its values cannot be computed a second time.
     """
 
     def __init__(
@@ -119,10 +121,11 @@ class GradientCheck:
         self._rivals = rivals
         self._suffix = f"{definitions.new_suffix()}_check"
         self._float32 = prepared.in_float32(self._suffix)
-        self._copies = GradientCopies(
+        self._copies = ValueCopies(
             context, self._float32, prepared.given, policy.loss_scale
         )
         self._unit = FORMATS[policy.dtype].unit
+        self._took = 0.0  # seconds of the job's first step
 
     @property
     def has_step(self) -> bool:
@@ -134,17 +137,24 @@ class GradientCheck:
         self._copies.begin_with(recorded)
 
     def first(self, call: Step) -> Any:
-        """Makes the job's first step, in float32 (see `GradientCopies.first`)."""
-        return self._copies.first(call)
+        """Makes the job's first step, in float32 (see `ValueCopies.first`)."""
+        start = time.perf_counter()
+        try:
+            return self._copies.first(call)
+        finally:
+            self._took = time.perf_counter() - start
 
     def compare(self) -> Checked:
-        """Compares gradients, and finds the nodes to keep in float32.
+        """Compares values, and finds the nodes to keep in float32.
 
         Raises:
           NotRepeatable: float32 gives no finite gradients, a plan depends on more
-            than the step in float32 does, or other threads train meanwhile.
+            than the step in float32 does, other threads train meanwhile, or results
+            take long.
         """
         try:
+            if not self._copies.wanted.gradients and self._took > LONGEST:
+                raise NotRepeatable(f"a call takes {self._took:.0f} s in float32")
             return self._compare()
         finally:
             self._copies.drop()
@@ -154,13 +164,13 @@ class GradientCheck:
         exact = self._copies.exact()
         alone = self._alone(exact)
         limit = max(STEPS * (time.perf_counter() - start), SECONDS)
-        judge = Judge(exact, self._unit, self._copies.names)
+        judge = self._judge(exact)
         bent = self._yardstick(judge, alone)
         if bent is None:
             self._still(judge)
             return self._none_in_16_bits()
         # Without its clusters, which take long to compile.
-        first = judge.errors(self._copies.gradients(fuse.unfuse(self._made.graph)))
+        first = judge.errors(self._copies.values(fuse.unfuse(self._made.graph)))
         fine = judge.is_fine(first)
         if bent or not fine:
             self._still(judge)
@@ -169,7 +179,7 @@ class GradientCheck:
             lost = self._copies.weights if judge.lost(self._copies.again) else ()
             borne = self._borne(judge, first, {})
             return Checked(outcome, None, self._prepared, bent, lost, borne)
-        suspects = self._suspects(judge.faults(first))
+        suspects = self._suspects(judge, judge.faults(first))
         cause = judge.cause(first)
         met: dict[frozenset[int], Errors] = {}
 
@@ -195,6 +205,15 @@ class GradientCheck:
         outcome = judge.outcome(after, _count(nominee(kept)), (first, len(kept)))
         borne = self._borne(judge, after, nominee(kept).kept)
         return Checked(outcome, nominee(kept), self._prepared, bent, (), borne)
+
+    def _judge(self, exact: Sequence[Value]) -> Judge:
+        names, wanted = self._copies.names, self._copies.wanted
+        if wanted.gradients:
+            return Judge(exact, self._unit, names)
+        # What is written may be a gradient that the program has computed by hand.
+        most = accuracy.most_off(self._unit)
+        bounds = [accuracy.NOISE if read.node else most for read in wanted.reads]
+        return ResultJudge(exact, self._unit, names, bounds)
 
     def _borne(self, judge: Judge, own: Errors, kept: Nodes) -> tuple[Low, ...] | None:
         """The 16-bit nodes that plans may have (see `Checked.borne`).
@@ -265,7 +284,7 @@ class GradientCheck:
         outcome = AccuracyOutcome(NONE_FINITE, _count(kept))
         return Checked(outcome, kept, self._prepared)
 
-    def _alone(self, exact: Sequence[Gradient]) -> Errors | None:
+    def _alone(self, exact: Sequence[Value]) -> Errors | None:
         """How far those in float32 with a loss scale and without are apart.
 
         None where there is no scale.
@@ -284,6 +303,8 @@ class GradientCheck:
           The gradients that depend on the loss scale, by scaler and variable; None if
           those with products only are not finite.
         """
+        if not self._copies.wanted.gradients:
+            return ()
         products = self._of(self._products())
         if not judge.yardstick(products):
             return None
@@ -294,9 +315,9 @@ class GradientCheck:
         found = accuracy.bent(alone, noise, self._unit)
         return tuple(self._copies.labels[number] for number in found)
 
-    def _of(self, nominee: Nominee) -> Sequence[Gradient]:
+    def _of(self, nominee: Nominee) -> Sequence[Value]:
         suffix = f"{definitions.new_suffix()}_check"
-        return self._copies.gradients(self._prepared.draft(nominee, suffix))
+        return self._copies.values(self._prepared.draft(nominee, suffix))
 
     def _products(self) -> Nominee:
         """The products that the plan has in 16 bits, and no other node."""
@@ -309,11 +330,14 @@ class GradientCheck:
             }
         )
 
-    def _suspects(self, faulty: Sequence[int]) -> accuracy.Suspects[_Place]:
-        """The 16-bit nodes that are no products, in the order of the graphs.
+    def _suspects(
+        self, judge: Judge, faulty: Sequence[int]
+    ) -> accuracy.Suspects[_Place]:
+        """The 16-bit nodes that may be at fault, in the order of the graphs.
 
         Args:
-          faulty: numbers of the gradients at fault.
+          judge: that judges.
+          faulty: numbers of the values at fault.
         """
         nodes = [
             (use, name)
@@ -321,7 +345,7 @@ class GradientCheck:
             for name in one.graph.order
             if name in self._made.low[use]
             and (row := one.found.typed[name].row) is not None
-            and row.role is Role.FOLLOW
+            and row.role in judge.roles
         ]
         only = self._copies.computing_only(faulty)
         # Names of the main graph; those of a function that it calls may be the same.

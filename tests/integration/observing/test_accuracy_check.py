@@ -1,7 +1,8 @@
-"""`GradientCheck`: the copies compute what the step computes, of any kind of model."""
+"""`AccuracyCheck`: the copies compute what the step computes, of any kind of model."""
 
 from __future__ import annotations
 
+import contextlib
 import tracemalloc
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,8 +14,9 @@ import tensorflow as tf
 import thorough
 
 import amp
-from amp.integration.observing.gradient_check import Checked, GradientCheck
-from amp.integration.observing.gradient_copies import GradientCopies
+from amp.integration.observing import accuracy, accuracy_check
+from amp.integration.observing.accuracy_check import AccuracyCheck, Checked
+from amp.integration.observing.value_copies import ValueCopies
 
 RANDOM = np.random.default_rng(1)
 
@@ -102,13 +104,13 @@ def test_the_copies_give_what_the_step_itself_gives(
     model.compile(keras.optimizers.SGD(2.0**-3), "mse", jit_compile=False)
     model.build([None, 8])
     seen: list[Sequence[np.ndarray]] = []
-    honest = GradientCopies._scaled
+    honest = ValueCopies._scaled
 
-    def spied(self: GradientCopies, function: bytes) -> Sequence[np.ndarray]:
+    def spied(self: ValueCopies, function: bytes) -> Sequence[np.ndarray]:
         seen.append(honest(self, function))
         return seen[-1]
 
-    monkeypatch.setattr(GradientCopies, "_scaled", spied)
+    monkeypatch.setattr(ValueCopies, "_scaled", spied)
     weights = []
     with amp.mixed_precision_scope(dtype="bfloat16", emulate=True, deny=["MatMul"]):
         model.fit(x, y, batch_size=16, epochs=1, verbose=0)
@@ -136,9 +138,9 @@ def test_one_copy_of_the_gradients_is_made(
 ) -> None:
     """That of float32; of others one variable's gradient after the other is read."""
     width, count, peaks = 1024, 8, []
-    honest = GradientCheck.compare
+    honest = AccuracyCheck.compare
 
-    def traced(check: GradientCheck) -> Checked:
+    def traced(check: AccuracyCheck) -> Checked:
         tracemalloc.start()
         try:
             return honest(check)
@@ -146,7 +148,7 @@ def test_one_copy_of_the_gradients_is_made(
             peaks.append(tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
 
-    monkeypatch.setattr(GradientCheck, "compare", traced)
+    monkeypatch.setattr(AccuracyCheck, "compare", traced)
     layers = [keras.layers.Dense(width, use_bias=False) for _ in range(count)]
     model = keras.Sequential(layers)
     x = RANDOM.normal(size=[4, width])
@@ -318,3 +320,111 @@ def test_what_no_product_in_16_bits_bears_stays_float32(dtype: str) -> None:
     assert "with products in 16 bits they are not" in report.accuracy.text
     assert report.nodes_low == 0
     assert report.verdict.startswith("left in float32: gradients are finite in float32")
+
+
+MATRIX = RANDOM.normal(size=[64, 64]).astype("f") / 8
+FORCED = {"dtype": "bfloat16", "emulate": True, "assignment": "all", "check": True}
+
+
+def network(x: tf.Tensor) -> tf.Tensor:
+    return tf.matmul(tf.tanh(tf.matmul(x, MATRIX)), MATRIX)
+
+
+def difference(x: tf.Tensor) -> tf.Tensor:
+    """A derivative by finite differences, which 16 bits cannot tell."""
+    step = 1e-3
+    return (network(x + step) - network(x - step)) / (2 * step)
+
+
+@pytest.mark.parametrize("by_tape", [False, True])
+def test_results_that_are_all_rounding_stay_float32(by_tape: bool) -> None:
+    """Unless a tape takes a gradient of them: training bears more."""
+    function, x = tf.function(difference), tf.random.normal([32, 64], seed=1)
+    exact, found = difference(x), []
+    with amp.mixed_precision_scope(**FORCED):
+        for _ in range(4):
+            with tf.GradientTape() if by_tape else contextlib.nullcontext() as tape:
+                if tape is not None:
+                    tape.watch(x)
+                found.append(function(x))
+    off = [float(tf.norm(each - exact) / tf.norm(exact)) for each in found]
+    if by_tape:
+        assert min(off) > 0.5
+        return
+    assert max(off) < 1e-2  # that is float32's own rounding of it
+    (report,) = amp.reports()
+    assert report.accuracy.text.startswith("results off by 0 at most; ")
+    assert "MatMul" not in {d.op for d in report.decisions if d.dtype == "bfloat16"}
+
+
+def test_only_what_is_at_fault_stays_float32() -> None:
+    @tf.function
+    def both(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return network(x), difference(x)
+
+    x = tf.random.normal([32, 64], seed=1)
+    with amp.mixed_precision_scope(**FORCED):
+        for _ in range(3):
+            found, off = both(x)
+    exact = difference(x)
+    assert float(tf.norm(off - exact) / tf.norm(exact)) < 1e-2
+    error = float(tf.norm(found - network(x)) / tf.norm(network(x)))
+    assert 2.0**-12 < error < accuracy.most_off(2.0**-8)
+    (report,) = amp.reports()
+    kept = [d for d in report.decisions if d.rule == "accuracy"]
+    assert len(kept) == report.accuracy.kept > 0
+    assert all("off by" in d.cause for d in kept)
+    assert report.accuracy.error < accuracy.most_off(2.0**-8)
+
+
+def test_results_that_rounding_leaves_alone_are_16_bit() -> None:
+    function, x = tf.function(network), tf.random.normal([32, 64], seed=1)
+    with amp.mixed_precision_scope(**FORCED):
+        for _ in range(3):
+            function(x)
+    (report,) = amp.reports()
+    assert report.accuracy.kept == 0
+    assert 0 < report.accuracy.error < accuracy.most_off(2.0**-8)
+    assert {d.dtype for d in report.decisions if d.op == "MatMul"} == {"bfloat16"}
+
+
+def test_updates_by_hand_may_be_off_by_as_much_as_gradients() -> None:
+    """What is written is no result: it may be a gradient that nobody marked."""
+    weight = tf.Variable(tf.zeros([64, 64]))
+
+    @tf.function
+    def step(x: tf.Tensor) -> None:
+        large = tf.matmul(x, MATRIX)
+        weight.assign_add(large - 0.97 * tf.matmul(x, MATRIX.round(3)))
+
+    with amp.mixed_precision_scope(**FORCED):
+        for _ in range(3):
+            step(tf.random.normal([64, 64], seed=1))
+    (report,) = amp.reports()
+    assert report.accuracy.kept == 0
+    assert accuracy.most_off(2.0**-8) < report.accuracy.error < accuracy.NOISE
+
+
+def test_a_call_that_takes_long_is_not_made_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(accuracy_check, "LONGEST", 0.0)
+    function, x = tf.function(network), tf.random.normal([32, 64], seed=1)
+    with amp.mixed_precision_scope(**FORCED):
+        for _ in range(3):
+            function(x)
+    (report,) = amp.reports()
+    assert report.accuracy.text == "not checked: a call takes 0 s in float32"
+    assert report.rewritten
+
+
+def test_what_keras_evaluates_and_predicts_is_compared() -> None:
+    keras.utils.set_random_seed(1)
+    model, x, y = dense()
+    model.compile("sgd", "mse", jit_compile=False)
+    with amp.mixed_precision_scope(**FORCED):
+        model.evaluate(x, y, batch_size=16, verbose=0)
+        model.predict(x, batch_size=16, verbose=0)
+    found = [r.accuracy for r in amp.reports() if r.accuracy is not None]
+    assert len(found) == 2
+    assert all(0 < each.error < accuracy.most_off(2.0**-8) for each in found)

@@ -1,0 +1,173 @@
+"""What copies of a function compute again, and what of it cannot run twice.
+
+Which tensors are wanted is told by `wanted_gradients` and `wanted_results`; copies are
+made in `copies`, not here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from amp.graph_rewrite.graph import calls, generators, ir, op_schema
+from amp.graph_rewrite.normalize.inner_steps import Way, graphs_on
+from amp.graph_rewrite.ops.op_table import Kind, facts
+
+# What a copy computes beyond the range is to be judged, and not to end it.
+_WATCHES = frozenset({Kind.GUARD, Kind.PRINT})
+
+Tensor: TypeAlias = tuple[ir.Edge, int]  # with its DataType number
+
+
+class Read(NamedTuple):
+    """What reads a tensor, in float32 and in a rewritten function alike.
+
+    Attributes:
+      node: the name of the node, "" for a result of the function.
+      number: of the node's input, or of the result.
+    """
+
+    node: str
+    number: int
+
+    def edge(self, graph: ir.Graph) -> ir.Edge:
+        """What is read."""
+        if not self.node:
+            return graph.results[self.number].edge
+        return graph.nodes[self.node].inputs[self.number]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a copy of a function takes and gives.
+
+    Attributes:
+      reads: what reads the tensors that are wanted, one for each of them.
+      names: for each, the node that makes it in float32.
+      labels: for each, its scaler and variable (`ir.SOURCE`), "" where it has none.
+      gradients: whether they are gradients, and not what the function gives.
+      taken: the tensors that are recorded: what is taken from elsewhere, and what the
+        function that they are computed in is given, if that is not the main one.
+      stood_for: for each, the edge that is an argument in its place.
+      scaled: whether the step multiplies the incoming gradient by a loss scale.
+      way: to the graph that they are computed in.
+      passed: the arguments of that graph that are the main graph's own, by number, with
+        those of the main graph; nothing where all of these are arguments of a copy.
+      kept: the way to the graph that the recorded tensors are in, where that may run
+        more than once, or not at all; None where they are further results.
+    """
+
+    reads: tuple[Read, ...]
+    names: tuple[str, ...]
+    labels: tuple[str, ...]
+    gradients: bool
+    taken: tuple[Tensor, ...]
+    stood_for: tuple[ir.Edge, ...]
+    scaled: bool
+    way: Way = ()
+    passed: tuple[tuple[int, int], ...] = ()
+    kept: Way | None = None
+
+    def own(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """What a copy is called with before what was recorded.
+
+        Args:
+          inputs: what the step was called with.
+        """
+        if not self.way:
+            return (*inputs,)
+        return tuple(inputs[outer] for _, outer in self.passed)
+
+
+class NotRepeatable(Exception):
+    """What is wanted of a function cannot be computed a second time; says why."""
+
+
+def holder(module: ir.Module, wanted: Wanted) -> ir.Graph:
+    """The graph in which what is wanted is computed."""
+    return graphs_on(module, wanted.way)[-1]
+
+
+def taken_by(
+    module: ir.Module, graph: ir.Graph, edges: Iterable[ir.Edge]
+) -> tuple[set[str], list[Tensor]]:
+    """What tensors are computed from.
+
+    Args:
+      module: the function in float32.
+      graph: one of its graphs.
+      edges: tensors of that graph.
+
+    Returns:
+      The names of what runs again, of arguments, and of what takes from elsewhere; and
+      the tensors that are taken, in the order of the graph.
+
+    Raises:
+      NotRepeatable: they depend on what can neither be repeated nor be recorded.
+    """
+    found = graph.computed_from(
+        edges, lambda node: not takes_from_elsewhere(node, module)
+    )
+    lookup = op_schema.lookup_of(module)
+    taken: list[Tensor] = []
+    for name, node in graph.nodes.items():
+        if name in found and takes_from_elsewhere(node, module):
+            taken += _outputs(node, lookup, graph)
+    return found, taken
+
+
+def _outputs(
+    node: ir.Node, lookup: op_schema.Lookup, graph: ir.Graph
+) -> Iterable[Tensor]:
+    """The outputs of a node that are read; each must be one that can be recorded."""
+    known = lookup(node.op)
+    outs = () if known is None else known.signature(node).outs
+    for index, slot in enumerate(outs):
+        edge = (node.name, index)
+        if edge in graph.readers:
+            if slot.type in ir.HANDLES or slot.type > ir.REF_OFFSET:
+                raise NotRepeatable(f"node {node.name} ({node.op}) cannot run twice")
+            yield edge, slot.type
+
+
+def takes_from_elsewhere(node: ir.Node, module: ir.Module) -> bool:
+    """Whether a second run of a node might give something else, or change something."""
+    return any(
+        op_schema.is_stateful(each.op)
+        and not facts(each.op).reads_state
+        and not is_left_out(each)
+        and not generators.is_random(each)
+        for each in run_by(node, module)
+    )
+
+
+def run_by(node: ir.Node, module: ir.Module) -> Iterator[ir.Node]:
+    """A node, or the nodes of the functions that it calls, which call none."""
+    if calls.call_of(node, module.functions) is None:
+        yield node
+    for graph in functions_called([node], module).values():
+        for each in graph.nodes.values():
+            if calls.call_of(each, module.functions) is None:
+                yield each
+
+
+def functions_called(
+    nodes: Iterable[ir.Node], module: ir.Module
+) -> dict[str, ir.Graph]:
+    """The functions that nodes call, and those that these call, by name."""
+    found: dict[str, ir.Graph] = {}
+    pending = [*nodes]
+    while pending:
+        node = pending.pop()
+        call = calls.call_of(node, module.functions)
+        for name in () if call is None else calls.callees_of(node, call):
+            if name in module.functions and name not in found:
+                found[name] = module.functions[name]
+                pending += found[name].nodes.values()
+    return found
+
+
+def is_left_out(node: ir.Node) -> bool:
+    """Whether a node hands on what it watches: in copies, unwatched."""
+    return facts(node.op).kind in _WATCHES

@@ -1,0 +1,188 @@
+"""The numbers that a function gives which takes no gradient.
+
+They are its results, and what it writes to variables, as far as a product computes them
+and rounding changes them by little. Copies are made in `copies`, not here; how large an
+error they may have is `accuracy`'s to say.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from amp.graph_rewrite.graph import calls, gradients_taken, ir, op_schema
+from amp.graph_rewrite.normalize.wanted import (
+    NotRepeatable,
+    Read,
+    Wanted,
+    run_by,
+    taken_by,
+    takes_from_elsewhere,
+)
+from amp.graph_rewrite.ops.op_table import COMPUTE, Kind, facts
+
+_DISCRETE = ir.INTEGERS | {ir.BOOL}
+
+
+class _Value(enum.IntEnum):
+    """What a tensor depends on."""
+
+    GIVEN = 0  # no product
+    ROUNDED = 1  # products; a rounding of them changes it as much as them, or little
+    DECIDED = 2  # an order or a whole number that rounding may change: then it jumps
+
+
+NONE = "it gives no number that a product computes"  # and that jumps at no rounding
+
+
+def results(module: ir.Module) -> Wanted:
+    """Finds the numbers that a function gives.
+
+    Args:
+      module: the function in float32, with its calls inlined.
+
+    Raises:
+      NotRepeatable: it takes gradients, or a tape takes them of it; it gives no such
+        number, or one that depends on what can neither be repeated nor be recorded.
+    """
+    graph = module.main
+    given: dict[ir.Edge, Read] = {}
+    for read in _given(module):
+        given.setdefault(read.edge(graph), read)
+    found = rounded(module, given, lambda node: takes_from_elsewhere(node, module))
+    first = {edge: given[edge] for edge in found}
+    if not first:
+        raise NotRepeatable(NONE)
+    _, taken = taken_by(module, graph, first)
+    return Wanted(
+        reads=tuple(first.values()),
+        names=tuple(name for name, _ in first),
+        labels=("",) * len(first),
+        gradients=False,
+        taken=tuple(taken),
+        stood_for=tuple(edge for edge, _ in taken),
+        scaled=False,
+    )
+
+
+def rounded(
+    module: ir.Module,
+    edges: Iterable[ir.Edge],
+    is_recorded: Callable[[ir.Node], bool],
+) -> list[ir.Edge]:
+    """Those of some edges of the main graph that a product computes, and no decision.
+
+    Args:
+      module: the function.
+      edges: the edges.
+      is_recorded: whether a node runs but once, so that what it gives is the same in
+        all copies.
+
+    Raises:
+      NotRepeatable: the module takes gradients, or a tape takes them of it.
+    """
+    if gradients_taken.is_trained(module.graphs()):
+        raise NotRepeatable("it has no gradients of variables")
+    values = _values(module, is_recorded)
+    return [edge for edge in edges if values.get(edge) is _Value.ROUNDED]
+
+
+def _given(module: ir.Module) -> Iterator[Read]:
+    """What reads a number that the function gives: its results, and what is written."""
+    graph, lookup = module.main, op_schema.lookup_of(module)
+    for index, result in enumerate(graph.results):
+        if result.type == ir.FLOAT:
+            yield Read("", index)
+    for node in graph.nodes.values():
+        known = lookup(node.op) if facts(node.op).kind is Kind.WRITE else None
+        for index, slot in enumerate(
+            () if known is None else known.signature(node).ins
+        ):
+            if slot.type == ir.FLOAT:
+                yield Read(node.name, index)
+
+
+def _values(
+    module: ir.Module, is_recorded: Callable[[ir.Node], bool]
+) -> Mapping[ir.Edge, _Value]:
+    """What each tensor of the main graph depends on.
+
+    In time linear in its nodes; where loops of TensorFlow 1 go round, once more for
+    each two loops that are one behind or in the other, as a value only ever rises.
+    """
+    found: dict[ir.Edge, _Value] = {}
+    lookup, order = op_schema.lookup_of(module), module.main.order
+    nodes = [module.main.nodes[name] for name in order]
+    nodes = [node for node in nodes if not is_recorded(node)]
+    loops = any(facts(node.op).kind is Kind.NEXT_ITERATION for node in nodes)
+    before: dict[ir.Edge, _Value] | None = None
+    while before != found:
+        before = dict(found) if loops else found
+        for node in nodes:
+            _pass(node, module, lookup, found)
+    return found
+
+
+def _pass(
+    node: ir.Node,
+    module: ir.Module,
+    lookup: op_schema.Lookup,
+    found: dict[ir.Edge, _Value],
+) -> None:
+    """Notes what the results of a node depend on."""
+    known = lookup(node.op)
+    if known is None:
+        return
+    signature = known.signature(node)
+    value = _made_by(node, module, lookup)
+    if facts(node.op).kind is not Kind.SHAPE:
+        edges = _values_of(node, module, [slot.type for slot in signature.ins])
+        value = max([value, *(found.get(each, _Value.GIVEN) for each in edges)])
+    for index, slot in enumerate(signature.outs):
+        decides = value is not _Value.GIVEN and slot.type in _DISCRETE
+        found[node.name, index] = _Value.DECIDED if decides else value
+
+
+def _values_of(
+    node: ir.Node, module: ir.Module, types: Iterable[int]
+) -> Iterable[ir.Edge]:
+    """What the results of a node depend on, but for what chooses among elements.
+
+    Where rounding makes that choose another one, both are close.
+    """
+    calling = calls.call_of(node, module.functions) is not None
+    if calling or facts(node.op).kind in (Kind.CAST, Kind.SWITCH):
+        return node.inputs
+    pairs = list(zip(node.inputs, types, strict=False))
+    floats = any(type_ in ir.FLOATS for _, type_ in pairs)
+    return [edge for edge, type_ in pairs if not floats or type_ != ir.BOOL]
+
+
+def _made_by(node: ir.Node, module: ir.Module, lookup: op_schema.Lookup) -> _Value:
+    """What the results of a node depend on by what it does itself.
+
+    Whether a loop runs once more is not asked: where that is held against an error, the
+    results are as exact as it says.
+    """
+    call = calls.call_of(node, module.functions)
+    if call is None:
+        return _Value.ROUNDED if node.op in COMPUTE else _Value.GIVEN
+    inside = [node]
+    if call.loop:
+        body = calls.callees_of(node, call)[-1]
+        inside = [*module.functions[body].nodes.values()]
+    run = [each for one in inside for each in run_by(one, module)]
+    if not any(each.op in COMPUTE for each in run):
+        return _Value.GIVEN
+    decides = any(_decides(each, lookup) for each in run)
+    return _Value.DECIDED if decides else _Value.ROUNDED
+
+
+def _decides(node: ir.Node, lookup: op_schema.Lookup) -> bool:
+    """Whether a node makes a whole number, or a truth value, of floating numbers."""
+    known = lookup(node.op)
+    if known is None or facts(node.op).kind is Kind.SHAPE:
+        return False
+    signature = known.signature(node)
+    floats = any(slot.type in ir.FLOATS for slot in signature.ins)
+    return floats and any(slot.type in _DISCRETE for slot in signature.outs)

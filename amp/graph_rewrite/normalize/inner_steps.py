@@ -8,6 +8,7 @@ say; nothing is run here and no precision is chosen.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -46,12 +47,31 @@ def _below(
     if is_marked(graph):
         yield way
         return
+    for turn, name in _turns(graph, module):
+        if name not in above:
+            inside = module.functions[name]
+            yield from _below(inside, (*way, turn), module, above | {name})
+
+
+def every_way(module: ir.Module) -> Iterator[Way]:
+    """A way to each graph, the main graph's `()` first, and each after those above."""
+    pending = collections.deque[tuple[ir.Graph, Way]]([(module.main, ())])
+    seen: set[str] = set()
+    while pending:
+        graph, way = pending.popleft()
+        yield way
+        for turn, name in _turns(graph, module):
+            if name not in seen:
+                seen.add(name)
+                pending.append((module.functions[name], (*way, turn)))
+
+
+def _turns(graph: ir.Graph, module: ir.Module) -> Iterator[tuple[Turn, str]]:
+    """The calls of a graph, with the names of the functions that are called."""
     for node, call in calls.calls(graph, module.functions):
         for number, name in enumerate(calls.callees_of(node, call)):
-            if name in module.functions and name not in above:
-                turn = Turn(node.name, number)
-                inside = module.functions[name]
-                yield from _below(inside, (*way, turn), module, above | {name})
+            if name in module.functions:
+                yield Turn(node.name, number), name
 
 
 def is_marked(graph: ir.Graph) -> bool:

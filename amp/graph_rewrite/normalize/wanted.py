@@ -7,11 +7,17 @@ made in `copies`, not here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from amp.graph_rewrite.graph import calls, generators, ir, op_schema
-from amp.graph_rewrite.normalize.inner_steps import Way, graphs_on
+from amp.graph_rewrite.normalize.inner_steps import (
+    Way,
+    argument_of_main,
+    graphs_on,
+    is_compiled,
+    runs_once,
+)
 from amp.graph_rewrite.ops.op_table import Kind, facts
 
 # What a copy computes beyond the range is to be judged, and not to end it.
@@ -87,6 +93,72 @@ class NotRepeatable(Exception):
 def holder(module: ir.Module, wanted: Wanted) -> ir.Graph:
     """The graph in which what is wanted is computed."""
     return graphs_on(module, wanted.way)[-1]
+
+
+def inside(
+    module: ir.Module, way: Way, wanted: Wanted, needed: Container[str]
+) -> Wanted:
+    """What is wanted of another graph than the main one.
+
+    Args:
+      module: the function.
+      way: to that graph.
+      wanted: what is known of it in that graph.
+      needed: the names of its arguments and nodes that it is computed from.
+
+    Raises:
+      NotRepeatable: what that depends on can neither be recorded nor be called with.
+    """
+    graph, call = graphs_on(module, way)[-1], _last_call(module, way)
+    called = calls.calls_once(call.op)  # so XLA compiles it, and nothing is kept in it
+    if called and wanted.taken:
+        raise NotRepeatable(f"node {wanted.taken[0][0][0]} cannot run twice")
+    kept = None if runs_once(module, way) else way[:-1] if called else way
+    if kept is not None and is_compiled(module, kept):
+        raise NotRepeatable("its steps are in a loop or branch that XLA compiles")
+    given = list(_given(module, way, needed, every=kept is None))
+    own = [number for number, main in given if main is None]
+    args = [(graph.args[number].name, 0) for number in own]
+    types = [graph.args[number].type for number in own]
+    edges = [call.inputs[number] for number in own] if called else args
+    return dataclasses.replace(
+        wanted,
+        taken=(*wanted.taken, *zip(edges, types, strict=True)),
+        stood_for=(*wanted.stood_for, *args),
+        way=way,
+        passed=tuple((number, main) for number, main in given if main is not None),
+        kept=kept,
+    )
+
+
+def _last_call(module: ir.Module, way: Way) -> ir.Node:
+    return graphs_on(module, way[:-1])[-1].nodes[way[-1].node]
+
+
+def _given(
+    module: ir.Module, way: Way, needed: Container[str], *, every: bool
+) -> Iterator[tuple[int, int | None]]:
+    """The arguments of the last graph that are needed, with those of the main graph.
+
+    Args:
+      module: the function.
+      way: to the graph.
+      needed: the names of its arguments and nodes that what is wanted is computed from.
+      every: whether all are recorded, as results of the main graph.
+
+    Raises:
+      NotRepeatable: one can neither be recorded nor be called with.
+    """
+    for number, arg in enumerate(graphs_on(module, way)[-1].args):
+        if every:
+            yield number, None
+        elif arg.name in needed:
+            main = None
+            if arg.type == ir.RESOURCE:
+                main = argument_of_main(module, way, number)
+                if main is None:
+                    raise NotRepeatable(f"argument {arg.name} is made inside")
+            yield number, main
 
 
 def taken_by(

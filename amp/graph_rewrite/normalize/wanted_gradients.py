@@ -7,15 +7,11 @@ cannot be computed twice is told; copies are made in `copies`, not here.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Container, Iterator
-
-from amp.graph_rewrite.graph import calls, ir, op_schema
+from amp.graph_rewrite.graph import ir, op_schema
 from amp.graph_rewrite.normalize.inner_steps import (
     Way,
     argument_of_main,
     graphs_on,
-    is_compiled,
     is_marked,
     runs_once,
     ways,
@@ -25,6 +21,7 @@ from amp.graph_rewrite.normalize.wanted import (
     Read,
     Wanted,
     holder,
+    inside,
     taken_by,
     takes_from_elsewhere,
 )
@@ -81,43 +78,7 @@ def gradients(module: ir.Module) -> Wanted:
         stood_for=tuple(edge for edge, _ in taken),
         scaled=bool(seeds) and all(_type(n, 1, lookup) == ir.FLOAT for n in seeds),
     )
-    return _inside(module, way, wanted, found) if way else wanted
-
-
-def _inside(
-    module: ir.Module, way: Way, wanted: Wanted, needed: Container[str]
-) -> Wanted:
-    """The gradients of a step that another graph than the main one takes.
-
-    Args:
-      module: the step.
-      way: to that graph.
-      wanted: what is known of them in it.
-      needed: the names of its arguments and nodes that they are computed from.
-
-    Raises:
-      NotRepeatable: what they depend on can neither be recorded nor be called with.
-    """
-    graph, call = graphs_on(module, way)[-1], _last_call(module, way)
-    called = calls.calls_once(call.op)  # so XLA compiles it, and nothing is kept in it
-    if called and wanted.taken:
-        raise NotRepeatable(f"node {wanted.taken[0][0][0]} cannot run twice")
-    kept = None if runs_once(module, way) else way[:-1] if called else way
-    if kept is not None and is_compiled(module, kept):
-        raise NotRepeatable("its steps are in a loop or branch that XLA compiles")
-    given = list(_given(module, way, needed, every=kept is None))
-    own = [number for number, main in given if main is None]
-    args = [(graph.args[number].name, 0) for number in own]
-    types = [graph.args[number].type for number in own]
-    edges = [call.inputs[number] for number in own] if called else args
-    return dataclasses.replace(
-        wanted,
-        taken=(*wanted.taken, *zip(edges, types, strict=True)),
-        stood_for=(*wanted.stood_for, *args),
-        way=way,
-        passed=tuple((number, main) for number, main in given if main is not None),
-        kept=kept,
-    )
+    return inside(module, way, wanted, found) if way else wanted
 
 
 def _way(module: ir.Module) -> Way:
@@ -132,36 +93,6 @@ def _way(module: ir.Module) -> Way:
         where = f"in function {names[0]}, not in it, and in another call"
         raise NotRepeatable(f"its gradients are computed {where}")
     return found[0] if found else ()
-
-
-def _last_call(module: ir.Module, way: Way) -> ir.Node:
-    return graphs_on(module, way[:-1])[-1].nodes[way[-1].node]
-
-
-def _given(
-    module: ir.Module, way: Way, needed: Container[str], *, every: bool
-) -> Iterator[tuple[int, int | None]]:
-    """The arguments of the last graph that are needed, with those of the main graph.
-
-    Args:
-      module: the step.
-      way: to the graph.
-      needed: the names of its arguments and nodes that gradients are computed from.
-      every: whether all are recorded, as results of the main graph.
-
-    Raises:
-      NotRepeatable: one can neither be recorded nor be called with.
-    """
-    for number, arg in enumerate(graphs_on(module, way)[-1].args):
-        if every:
-            yield number, None
-        elif arg.name in needed:
-            main = None
-            if arg.type == ir.RESOURCE:
-                main = argument_of_main(module, way, number)
-                if main is None:
-                    raise NotRepeatable(f"argument {arg.name} is made inside")
-            yield number, main
 
 
 def weights(module: ir.Module, wanted: Wanted) -> tuple[int, ...]:

@@ -8,13 +8,16 @@ error they may have is `accuracy`'s to say.
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from amp.graph_rewrite.graph import calls, gradients_taken, ir, op_schema
+from amp.graph_rewrite.normalize.inner_steps import Way, every_way, graphs_on
 from amp.graph_rewrite.normalize.wanted import (
     NotRepeatable,
     Read,
     Wanted,
+    inside,
     run_by,
     taken_by,
     takes_from_elsewhere,
@@ -45,16 +48,37 @@ def results(module: ir.Module) -> Wanted:
       NotRepeatable: it takes gradients, or a tape takes them of it; it gives no such
         number, or one that depends on what can neither be repeated nor be recorded.
     """
-    graph = module.main
-    given: dict[ir.Edge, Read] = {}
-    for read in _given(module):
-        given.setdefault(read.edge(graph), read)
-    found = rounded(module, given, lambda node: takes_from_elsewhere(node, module))
-    first = {edge: given[edge] for edge in found}
-    if not first:
+    _must_not_train(module)
+    found = (_of(module, way) for way in every_way(module))
+    wanted = next((each for each in found if each is not None), None)
+    if wanted is None:
         raise NotRepeatable(NONE)
-    _, taken = taken_by(module, graph, first)
-    return Wanted(
+    return wanted
+
+
+def _of(module: ir.Module, way: Way) -> Wanted | None:
+    """What one graph gives, None if nothing.
+
+    Args:
+      module: the function.
+      way: to the graph. Of another than the main one what is written is looked at
+        alone: only that is float32 in every rewritten function.
+
+    Raises:
+      NotRepeatable: as of `results`.
+    """
+    graph = graphs_on(module, way)[-1]
+    given: dict[ir.Edge, Read] = {}
+    for read in itertools.chain(() if way else _results(graph), _writes(graph, module)):
+        given.setdefault(read.edge(graph), read)
+    if not given:
+        return None
+    values = _values(module, graph, lambda node: takes_from_elsewhere(node, module))
+    first = {e: r for e, r in given.items() if values.get(e) is _Value.ROUNDED}
+    if not first:
+        return None
+    found, taken = taken_by(module, graph, first)
+    wanted = Wanted(
         reads=tuple(first.values()),
         names=tuple(name for name, _ in first),
         labels=("",) * len(first),
@@ -63,6 +87,7 @@ def results(module: ir.Module) -> Wanted:
         stood_for=tuple(edge for edge, _ in taken),
         scaled=False,
     )
+    return inside(module, way, wanted, found) if way else wanted
 
 
 def rounded(
@@ -81,38 +106,44 @@ def rounded(
     Raises:
       NotRepeatable: the module takes gradients, or a tape takes them of it.
     """
-    if gradients_taken.is_trained(module.graphs()):
-        raise NotRepeatable("it has no gradients of variables")
-    values = _values(module, is_recorded)
+    _must_not_train(module)
+    values = _values(module, module.main, is_recorded)
     return [edge for edge in edges if values.get(edge) is _Value.ROUNDED]
 
 
-def _given(module: ir.Module) -> Iterator[Read]:
-    """What reads a number that the function gives: its results, and what is written."""
-    graph, lookup = module.main, op_schema.lookup_of(module)
+def _must_not_train(module: ir.Module) -> None:
+    if gradients_taken.is_trained(module.graphs()):
+        raise NotRepeatable("it has no gradients of variables")
+
+
+def _results(graph: ir.Graph) -> Iterator[Read]:
     for index, result in enumerate(graph.results):
         if result.type == ir.FLOAT:
             yield Read("", index)
+
+
+def _writes(graph: ir.Graph, module: ir.Module) -> Iterator[Read]:
+    """What reads a number to write it to a variable."""
+    lookup = op_schema.lookup_of(module)
     for node in graph.nodes.values():
         known = lookup(node.op) if facts(node.op).kind is Kind.WRITE else None
-        for index, slot in enumerate(
-            () if known is None else known.signature(node).ins
-        ):
-            if slot.type == ir.FLOAT:
-                yield Read(node.name, index)
+        slots = () if known is None else known.signature(node).ins
+        yield from (
+            Read(node.name, i) for i, s in enumerate(slots) if s.type == ir.FLOAT
+        )
 
 
 def _values(
-    module: ir.Module, is_recorded: Callable[[ir.Node], bool]
+    module: ir.Module, graph: ir.Graph, is_recorded: Callable[[ir.Node], bool]
 ) -> Mapping[ir.Edge, _Value]:
-    """What each tensor of the main graph depends on.
+    """What each tensor of a graph depends on.
 
     In time linear in its nodes; where loops of TensorFlow 1 go round, once more for
     each two loops that are one behind or in the other, as a value only ever rises.
     """
     found: dict[ir.Edge, _Value] = {}
-    lookup, order = op_schema.lookup_of(module), module.main.order
-    nodes = [module.main.nodes[name] for name in order]
+    lookup = op_schema.lookup_of(module)
+    nodes = [graph.nodes[name] for name in graph.order]
     nodes = [node for node in nodes if not is_recorded(node)]
     loops = any(facts(node.op).kind is Kind.NEXT_ITERATION for node in nodes)
     before: dict[ir.Edge, _Value] | None = None

@@ -38,7 +38,7 @@ _TRIES = 8  # so the last is 2**-28 of the first
 
 
 class NoneTaken(NotRepeatable):
-    """The call that was recorded took no gradients, as others of the job may."""
+    """The call that was recorded computed nothing, as others of the job may."""
 
 
 def scales(rule: LossScale) -> list[float]:
@@ -354,7 +354,7 @@ def _kept(name: str, types: Sequence[int]) -> tuple[tf.Tensor, ...]:
       NoneTaken: nothing, as no trip of the loop was made, or not that branch.
     """
     if not _holds(name):
-        raise NoneTaken("no gradient was taken at the calls that were recorded")
+        raise NoneTaken("nothing was computed at the calls that were recorded")
     held = tf.raw_ops.ReadVariableOp(resource=_variable(name), dtype=tf.variant)
     found = tf.raw_ops.OptionalGetValue(
         optional=held,

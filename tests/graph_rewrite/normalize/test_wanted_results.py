@@ -12,7 +12,7 @@ from frames import version_1
 from step_copies import Linear, X, module_of
 
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.normalize import copies, wanted_results
+from amp.graph_rewrite.normalize import copies, inner_steps, wanted_results
 from amp.graph_rewrite.normalize.wanted import NotRepeatable
 
 WEIGHT = np.float32([[1.0], [2.0], [3.0]])
@@ -149,3 +149,44 @@ def test_a_batch_is_recorded_and_what_a_call_keeps_is_not_wanted() -> None:
     wanted = wanted_results.results(module_of(evaluate))
     assert [type_ for _, type_ in wanted.taken] == [ir.FLOAT]
     assert [read.number for read in wanted.reads] == [0]
+
+
+@pytest.mark.parametrize("form", ["compiled", "loop", "compiled in a loop"])
+def test_what_is_written_in_a_call_or_loop_is_wanted(form: str) -> None:
+    """As Keras evaluates, under XLA and with several steps in one execution."""
+    total = tf.Variable([[0.0], [0.0]])
+
+    @tf.function(jit_compile="compiled" in form)
+    def inner(x: tf.Tensor) -> None:
+        total.assign_add(product(x))
+
+    @tf.function
+    def evaluate(x: tf.Tensor) -> None:
+        for _ in tf.range(2 if "loop" in form else 1):
+            inner(x)
+
+    @tf.function
+    def once(x: tf.Tensor) -> None:
+        inner(x)
+
+    function = evaluate if "loop" in form else once
+    module = module_of(function, X)
+    wanted = wanted_results.results(module)
+    assert len(wanted.reads) == 1
+    assert wanted.way
+    assert (wanted.kept is None) == ("loop" not in form)
+
+
+def test_functions_that_call_functions_twice_are_looked_at_once() -> None:
+    """There are 2**10 ways down, and 10 functions."""
+
+    def deeper(depth: int) -> Callable[[tf.Tensor], tf.Tensor]:
+        if not depth:
+            return lambda x: x + 1.0
+        inner = tf.function(deeper(depth - 1), jit_compile=True)
+        return lambda x: inner(inner(x))
+
+    module = module_of(tf.function(deeper(10)), X)
+    assert [len(way) for way in inner_steps.every_way(module)] == [*range(11)]
+    with pytest.raises(NotRepeatable, match=wanted_results.NONE):
+        wanted_results.results(module)

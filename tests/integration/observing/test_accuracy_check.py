@@ -418,10 +418,12 @@ def test_a_call_that_takes_long_is_not_made_once_more(
     assert report.rewritten
 
 
-def test_what_keras_evaluates_and_predicts_is_compared() -> None:
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_what_keras_evaluates_and_predicts_is_compared(jit: bool, steps: int) -> None:
     keras.utils.set_random_seed(1)
     model, x, y = dense()
-    model.compile("sgd", "mse", jit_compile=False)
+    model.compile("sgd", "mse", jit_compile=jit, steps_per_execution=steps)
     with amp.mixed_precision_scope(**FORCED):
         model.evaluate(x, y, batch_size=16, verbose=0)
         model.predict(x, batch_size=16, verbose=0)

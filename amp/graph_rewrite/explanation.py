@@ -86,7 +86,7 @@ CHANGES: Mapping[str, str] = {
     "fed": "nothing: what is fed is float32; its readers cast it",
     "products": "another plan: this one has products only, to compare with",
     "rewritten": "another plan: in this one only the kernels are others",
-    "accuracy": ("AMP_CHECK=0 asks no more; but its gradients were found to be off"),
+    "accuracy": "AMP_CHECK=0 asks no more; but it was found at fault",
     "unreached": "a product before it in 16 bits: there is none",
     "cost": (
         "a larger shape, of which the start of a kernel and the casts are a smaller "

@@ -111,7 +111,7 @@ RULES: Mapping[str, str] = {
     "fed": "fed by the caller",
     "products": "not a product, in a plan of products only",
     "rewritten": "in a plan that is rewritten in float32",
-    "accuracy": "found at fault where gradients were compared in the job",
+    "accuracy": "found at fault where gradients, or results, were compared",
     "unreached": "not downstream of a product in 16 bits",
     "cost": "16 bits would not be faster",
     "gain": "the whole function would gain too little",

@@ -167,7 +167,6 @@ def keeping(
     """
     graphs = graphs_on(module, way)
     made = dataclasses.replace(_writing(graphs[-1], edges, name), name=f"{name}_0")
-    made = generators.drawing_apart(made, name)
     functions = dict(module.functions)
     steps = reversed(list(zip(graphs, way, strict=False)))
     for number, (graph, turn) in enumerate(steps, start=1):
@@ -177,7 +176,8 @@ def keeping(
         node = calls.renamed(node, call, {old: made.name})
         made = graph.with_nodes({**graph.nodes, node.name: node})
         made = dataclasses.replace(made, name=f"{name}_{number}")
-    return ir.Module(dataclasses.replace(made, name=name), functions)
+    recorder = ir.Module(dataclasses.replace(made, name=name), functions)
+    return generators.drawing_apart(recorder, name, others=module.functions)
 
 
 def _writing(

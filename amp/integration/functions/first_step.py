@@ -247,8 +247,8 @@ class FirstSteps:
         started = Started(begun, True, trains, roots, wanted=wanted, key=key)
         if started.more:
             if races:
-                main = generators.drawing_apart(module.main, suffix)
-                module = ir.Module(main, module.functions)
+                others = module.functions
+                module = generators.drawing_apart(module, suffix, others=others)
             self._add_teller(context, module, started)
         return started
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context as context_lib
 from tensorflow.python.framework import function_def_to_graph
 
-from amp.graph_rewrite.graph import ir, serde
+from amp.graph_rewrite.graph import generators, ir, serde
 from amp.graph_rewrite.normalize import step_probes
 from amp.graph_rewrite.normalize.inline import inline
 from amp.graph_rewrite.normalize.step_probes import Gradient, Observed
@@ -70,6 +70,7 @@ def registered(original: bytes, which: bytes, counts: bool) -> Variant | None:
     what = Observed(edges, functions, number)
     variant = f"{name}{definitions.new_suffix()}_observed"
     made = step_probes.probed(module, at, what, variant)
+    made = generators.drawing_apart(made, variant, others=made.functions)
     added = definitions.register(context, made)
     own = frozenset() if counts else _own(context, original)
     line = functools.partial(_line_in_function, original.decode())

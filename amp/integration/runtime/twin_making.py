@@ -58,17 +58,16 @@ def registered(
     """
     given, suffix = prepared.given, definitions.new_suffix()
     result = prepared.made(nominee, suffix, later=later)
-    made = [
-        g for key, g in result.graph.functions.items() if key not in given.functions
-    ]
-    if result.graph.main is not given.main:
-        made.append(result.graph.main)
-    if by_turns:
-        made = [generators.drawing_apart(graph, suffix) for graph in made]
-    main = result.graph.main
+    module = result.graph
+    main = module.main
+    if by_turns and main is not given.main:
+        module = generators.drawing_apart(module, suffix, others=given.functions)
+    made = [g for key, g in module.functions.items() if key not in given.functions]
+    if main is not given.main:
+        made.append(module.main)
     twin = MadeTwin(
         name=str(main.name).encode(),
-        functions=tuple(definitions.register(context, result.graph, made)),
+        functions=tuple(definitions.register(context, module, made)),
         repeatable=calls.MUST_COMPILE in main.flags
         or not definitions.has_effects(given),
     )

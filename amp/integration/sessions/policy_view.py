@@ -269,12 +269,7 @@ class PolicyView:
         policy, form = plan.twins.settled.policy, plan.nominee.name
         if policy is None or exemptions.why_not(policy):
             return made
-        main = generators.drawing_apart(made.main, form, shared)
-        functions = {
-            name: generators.drawing_apart(graph, form)
-            for name, graph in made.functions.items()
-        }
-        return ir.Module(main, functions)
+        return generators.drawing_apart(made, form, shared, made.functions)
 
     def _alike(self, part: Increment, unchanged: set[str]) -> set[str]:
         """The new nodes that all views share: all that they read is shared, too."""

@@ -1178,13 +1178,20 @@ def test_a_twin_that_was_refused_is_never_called_again(
     assert ran == ["twin", "original"]  # what is called from then on is not asked for
 
 
-def test_no_two_steps_of_a_race_draw_the_same(ran: Calls) -> None:
-    """Each form has kernels of its own, which would begin at the program's seeds."""
+@pytest.mark.parametrize("branch", [False, True])
+def test_no_two_steps_of_a_race_draw_the_same(ran: Calls, branch: bool) -> None:
+    """Each form has kernels of its own, which would begin at the program's seeds.
+
+    Also where they are in a function that is the same in all forms.
+    """
     weights = tf.Variable(tf.random.normal([SIZE, SIZE]) / 16.0)
 
     @tf.function
-    def step() -> tf.Tensor:
-        x = tf.random.normal([SIZE, SIZE], seed=5)
+    def step(training: tf.Tensor) -> tf.Tensor:
+        def draw() -> tf.Tensor:
+            return tf.random.normal([SIZE, SIZE], seed=5)
+
+        x = tf.cond(training, draw, lambda: tf.ones([SIZE, SIZE])) if branch else draw()
         with tf.GradientTape() as tape:
             y = tf.matmul(tf.tanh(tf.matmul(x, weights)), weights)
             loss = tf.reduce_mean(tf.square(y))
@@ -1192,7 +1199,7 @@ def test_no_two_steps_of_a_race_draw_the_same(ran: Calls) -> None:
         return x[0, 0]
 
     with amp.mixed_precision_scope(dtype="bfloat16"):
-        drawn = [float(step()) for _ in range(20)]
+        drawn = [float(step(tf.constant(True))) for _ in range(20)]
     assert {"twin", "original"} <= {*ran}
     assert len({*drawn}) == len(drawn)
 

@@ -260,3 +260,23 @@ def test_a_variant_that_tensorflow_refuses_gives_way_to_the_step(monkeypatch):
         job.step(X, tf.constant(0.1))
     assert monitor.samples == []
     assert job.steps.numpy() == 2
+
+
+def test_no_step_that_is_observed_draws_what_another_drew():
+    """A variant has kernels of its own, which would begin at the program's seeds."""
+    w = tf.Variable(tf.ones([4, 3]), name="w")
+
+    @tf.function
+    def step(x):
+        drawn = tf.random.uniform([4, 4], seed=3)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.matmul(tf.matmul(x, drawn), w) ** 2)
+        w.assign_sub(0.01 * tape.gradient(loss, w))
+        return drawn[0, 0]
+
+    monitor = Watch(every=2)
+    with amp.mixed_precision_scope(**POLICY):
+        step_probes.watch(monitor)
+        drawn = [float(step(X)) for _ in range(8)]
+    assert monitor.samples
+    assert len({*drawn}) == len(drawn)

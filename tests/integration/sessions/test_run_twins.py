@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import threading
 from typing import Any
 
@@ -325,6 +326,29 @@ def test_plans_that_race_draw_apart_what_is_not_one_in_all_of_them(ran: Ran) -> 
         masks = [session.run([mask, late], fed)[0].tobytes() for _ in range(12)]
     assert len({*ran}) > 1
     assert len({*masks}) == len(masks)
+
+
+def test_plans_that_race_draw_apart_in_branches_too(ran: Ran) -> None:
+    """Each view has branches of its own, of the same names in the program."""
+    job = Job(trial=True, check=False)
+    with job.scope(), job.session() as session:
+        with job.graph.as_default():
+            training = v1.placeholder_with_default(False, ())
+            hidden, masks = job.out, []
+            for seed in (7, 8):
+                dropped = functools.partial(v1.nn.dropout, hidden, rate=0.5, seed=seed)
+                kept = tf.cond(
+                    training, dropped, functools.partial(tf.identity, hidden)
+                )
+                masks.append(tf.not_equal(kept, 0.0))
+                hidden = tf.tensordot(kept, job.w, 1)
+            loss = tf.reduce_mean(tf.square(hidden))
+            descent = v1.train.GradientDescentOptimizer(0.0)
+            late = descent.minimize(loss, job.count, name="late_step")
+        fed = {job.x: job.data, training: True}
+        found = [session.run([masks, late], fed)[0] for _ in range(12)]
+    assert len({*ran}) > 1
+    assert len({mask.tobytes() for each in found for mask in each}) == 24
 
 
 FULL = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")

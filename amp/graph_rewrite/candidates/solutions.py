@@ -16,6 +16,7 @@ from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.candidates.float_paths import FloatPaths
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import FunctionUse, Site
+from amp.graph_rewrite.graph.gradients_taken import is_trained
 from amp.graph_rewrite.ops.op_table import Kind, Role, facts
 from amp.graph_rewrite.plan import Reason
 
@@ -35,7 +36,8 @@ def solutions(
       between: a rounded B in A B A' is not symmetric any more. Not before a product of
       a tensor with itself, which of rounded operands has no negative eigenvalue either.
     Case 3: the nearest products behind, and behind case 2 the gradients, which read
-      what these products read.
+      what these products read. Where no gradient is taken, all that follow one another
+      with sums, moves and constant factors between: I - A K^-1 A' cancels to rounding.
 
     Args:
       graphs: every use's graph.
@@ -45,7 +47,7 @@ def solutions(
     if not any(facts(op).kind is Kind.SOLVE for g in graphs.values() for op in g.ops):
         return {}
     paths = FloatPaths(graphs, typed, sites)
-    walk = _Walk(paths)
+    walk = _Walk(paths, is_trained(graphs.values()))
     nearest = [member for member in walk.behind({}) if paths.is_product(member)]
     before = walk.before([*walk.solved, *nearest])
     return before | walk.behind(before)
@@ -68,12 +70,16 @@ class _Place(NamedTuple):
 class _Walk:
     """Walks the floating-point tensors of a module.
 
+    Args:
+      paths: of the module.
+      trained: whether gradients are taken.
+
     Attributes:
       solved: the nodes that factor, invert or solve.
     """
 
-    def __init__(self, paths: FloatPaths) -> None:
-        self._paths = paths
+    def __init__(self, paths: FloatPaths, trained: bool) -> None:
+        self._paths, self._trained = paths, trained
         self.solved = [
             (use, name)
             for use, graph in paths.graphs.items()
@@ -131,11 +137,15 @@ class _Walk:
                 if member in paths.sites or row.kind is Kind.SOLVE:
                     continue
                 near, goes_on = place.near, not row.sums
+                follows = not self._trained and paths.is_linear(member)
                 if row.role is Role.COMPUTE:
                     operands = paths.read([member])
-                    if not near and operands.isdisjoint(shared):
+                    if not near and not follows and operands.isdisjoint(shared):
                         continue
-                    near, goes_on = False, not operands.isdisjoint(passing)
+                    goes_on = follows or not operands.isdisjoint(passing)
+                    near = False
+                elif not near and not follows and not self._trained:
+                    continue
                 if row.role in _TURNING:
                     found.setdefault(member, place.reason)
                 elif not row.copies:

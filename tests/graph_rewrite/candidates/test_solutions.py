@@ -57,10 +57,30 @@ READ: dict[str, Between] = {
 def test_what_reads_a_solution_is_float32_up_to_the_nearest_product(name: str) -> None:
     def between(x: tf.Tensor) -> tf.Tensor:
         solution = tf.nn.relu(READ[name](tf.eye(WIDTH) * 2.0), name="read")
-        return tf.matmul(tf.matmul(solution, x, name="next"), x, name="after")
+        following = tf.nn.relu(tf.matmul(solution, x, name="next"))
+        return tf.matmul(following, x, name="after")
 
     one = found(between, assignment="all")
     assert (one["read"], one["next"], one["after"]) == ("solve", "solve", "compute")
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_products_that_follow_one_another_are_float32_where_nothing_is_trained(
+    trained: bool,
+) -> None:
+    """Woodbury: I - A K^-1 A' is small where its terms are near each other."""
+
+    def between(x: tf.Tensor) -> tf.Tensor:
+        inverse = tf.linalg.inv(tf.eye(WIDTH) * 2.0)
+        left = 0.5 * tf.matmul(x, inverse, name="next")
+        both = tf.matmul(left, tf.ones([WIDTH, WIDTH]), name="after")
+        off = tf.subtract(tf.eye(WIDTH), both, name="off")
+        return tf.matmul(tf.nn.relu(off), x, name="layer")
+
+    one = found(between, gradient=trained, assignment="all")
+    assert one["next"] == "solve"
+    assert (one["after"] == "solve", one["off"] == "solve") == (not trained,) * 2
+    assert one["layer"] == "compute"
 
 
 def test_the_gradient_of_a_cholesky_factor_has_no_16_bit_product() -> None:
@@ -132,7 +152,8 @@ def test_the_other_operand_of_a_product_that_reads_a_solution_is_float32() -> No
     def fn(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
         u = tf.matmul(x, w, name="u")
         inverse = tf.linalg.inv(tf.eye(WIDTH) * 2.0)
-        return tf.matmul(tf.matmul(u, inverse, name="read"), x, name="after")
+        read = tf.matmul(u, inverse, name="read")
+        return tf.matmul(tf.nn.relu(read), x, name="after")
 
     found = rules_of(fn, SQUARE, SQUARE)
     assert (found["u"], found["read"], found["after"]) == ("solve", "solve", "compute")

@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 from amp.graph_rewrite.graph import values
 
 # Numbers of tensorflow.DataType (tensorflow/core/framework/types.proto).
-FLOAT, INT32, STRING, INT64, BOOL = 1, 3, 7, 9, 10
+FLOAT, DOUBLE, INT32, STRING, INT64, BOOL = 1, 2, 3, 7, 9, 10
+COMPLEX64, COMPLEX128 = 8, 18
 BFLOAT16, HALF, RESOURCE, VARIANT = 14, 19, 20, 21
 INTEGERS = frozenset({3, 4, 5, 6, 9, 17, 22, 23})  # of all widths, with sign or without
 LOW = frozenset({HALF, BFLOAT16})  # the 16-bit types

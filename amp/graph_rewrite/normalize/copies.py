@@ -1,11 +1,12 @@
-"""Copies of a training step that compute its gradients and change nothing.
+"""Copies of a function that compute what is wanted of it and change nothing.
 
-The gradients are what the unscale markers read. A copy has only the nodes that they
-are computed from: no update, no print, no check, no counter. What a step takes from
-elsewhere (a batch of an iterator, a number from a stateful generator) cannot be taken
-twice; such tensors are further results of one function, `recorded`, and further
-arguments of the copies. Where the gradients are in a function that XLA compiles, which
-is not inlined, the copies are of that function, and what is recorded are its arguments.
+That is the gradients that unscale markers read, or what a function gives that takes
+none. A copy has only the nodes that they are computed from: no update, no print, no
+check, no counter. What a function takes from elsewhere (a batch of an iterator, a
+number from a stateful generator) cannot be taken twice; such tensors are further
+results of one function, `recorded`, and further arguments of the copies. Where it is
+computed in a function that XLA compiles, which is not inlined, the copies are of that
+function, and what is recorded are its arguments.
 Where they are in a loop or a branch (`inner_steps`), copies are of its function, and
 what is recorded is what the newest trip was given.
 
@@ -67,7 +68,7 @@ def recorded(module: ir.Module, wanted: Wanted, name: str) -> ir.Module:
 
 
 def computing(module: ir.Module, wanted: Wanted, name: str) -> ir.Module:
-    """A copy of a step that returns its gradients.
+    """A copy of a function that returns what is wanted of it.
 
     Its arguments are those of the step (`wanted.passed` if they are computed in another
     graph), the tensors of `wanted.taken`, and, if `wanted.scaled`, a loss scale to use
@@ -97,8 +98,8 @@ def computing(module: ir.Module, wanted: Wanted, name: str) -> ir.Module:
     if wanted.scaled:
         args.append(ir.Argument(_SCALE, ir.FLOAT))
     results = tuple(
-        ir.Result(f"wanted_{index}", ir.FLOAT, given.get(edge, edge))
-        for index, edge in enumerate(edges)
+        ir.Result(f"wanted_{index}", read.type, given.get(edge, edge))
+        for index, (read, edge) in enumerate(zip(wanted.reads, edges, strict=True))
     )
     copy = ir.Graph(name, nodes, tuple(args), results, shape=graph.shape)
     return _with_functions(ir.Module(copy, module.functions))
@@ -107,7 +108,7 @@ def computing(module: ir.Module, wanted: Wanted, name: str) -> ir.Module:
 def computing_only(
     module: ir.Module, wanted: Wanted, numbers: Iterable[int]
 ) -> frozenset[str]:
-    """The nodes of the main graph from which only some of the gradients are computed.
+    """The nodes of the main graph from which only some values are computed.
 
     Args:
       module: the step in float32.

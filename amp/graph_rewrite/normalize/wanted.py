@@ -7,6 +7,7 @@ made in `copies`, not here.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -32,10 +33,12 @@ class Read(NamedTuple):
     Attributes:
       node: the name of the node, "" for a result of the function.
       number: of the node's input, or of the result.
+      type: DataType number of the tensor.
     """
 
     node: str
     number: int
+    type: int = ir.FLOAT
 
     def edge(self, graph: ir.Graph) -> ir.Edge:
         """What is read."""
@@ -215,13 +218,16 @@ def takes_from_elsewhere(node: ir.Node, module: ir.Module) -> bool:
 
 
 def run_by(node: ir.Node, module: ir.Module) -> Iterator[ir.Node]:
-    """A node, or the nodes of the functions that it calls, which call none."""
-    if calls.call_of(node, module.functions) is None:
-        yield node
-    for graph in functions_called([node], module).values():
-        for each in graph.nodes.values():
-            if calls.call_of(each, module.functions) is None:
-                yield each
+    """A node, or the nodes of the functions that it calls, which call none.
+
+    And a node that also takes the elements of a dataset.
+    """
+    called = functions_called([node], module).values()
+    inside = (each for graph in called for each in graph.nodes.values())
+    for each in itertools.chain([node], inside):
+        call = calls.call_of(each, module.functions)
+        if call is None or call.each:
+            yield each
 
 
 def functions_called(

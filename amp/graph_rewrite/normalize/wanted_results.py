@@ -25,6 +25,8 @@ from amp.graph_rewrite.normalize.wanted import (
 from amp.graph_rewrite.ops.op_table import COMPUTE, Kind, facts
 
 _DISCRETE = ir.INTEGERS | {ir.BOOL}
+_COMPARED = frozenset({ir.FLOAT, ir.DOUBLE, ir.COMPLEX64, ir.COMPLEX128})
+_WHOLE = frozenset({Kind.ROUND, Kind.SIGN, Kind.REMAINDER})
 
 
 class _Value(enum.IntEnum):
@@ -35,7 +37,9 @@ class _Value(enum.IntEnum):
     DECIDED = 2  # an order or a whole number that rounding may change: then it jumps
 
 
-NONE = "it gives no number that a product computes"  # and that jumps at no rounding
+NONE = (
+    "it gives nothing to compare: no number that a product computes and rounding moves"
+)
 
 
 def results(module: ir.Module) -> Wanted:
@@ -107,8 +111,15 @@ def rounded(
       NotRepeatable: the module takes gradients, or a tape takes them of it.
     """
     _must_not_train(module)
-    values = _values(module, module.main, is_recorded)
-    return [edge for edge in edges if values.get(edge) is _Value.ROUNDED]
+    graph, lookup = module.main, op_schema.lookup_of(module)
+    values = _values(module, graph, is_recorded)
+    return [
+        edge
+        for edge in edges
+        if values.get(edge) is _Value.ROUNDED
+        and (known := lookup(graph.nodes[edge[0]].op)) is not None
+        and known.signature(graph.nodes[edge[0]]).outs[edge[1]].type in _COMPARED
+    ]
 
 
 def _must_not_train(module: ir.Module) -> None:
@@ -118,8 +129,8 @@ def _must_not_train(module: ir.Module) -> None:
 
 def _results(graph: ir.Graph) -> Iterator[Read]:
     for index, result in enumerate(graph.results):
-        if result.type == ir.FLOAT:
-            yield Read("", index)
+        if result.type in _COMPARED:
+            yield Read("", index, result.type)
 
 
 def _writes(graph: ir.Graph, module: ir.Module) -> Iterator[Read]:
@@ -129,7 +140,9 @@ def _writes(graph: ir.Graph, module: ir.Module) -> Iterator[Read]:
         known = lookup(node.op) if facts(node.op).kind is Kind.WRITE else None
         slots = () if known is None else known.signature(node).ins
         yield from (
-            Read(node.name, i) for i, s in enumerate(slots) if s.type == ir.FLOAT
+            Read(node.name, number, slot.type)
+            for number, slot in enumerate(slots)
+            if slot.type in _COMPARED
         )
 
 
@@ -167,26 +180,39 @@ def _pass(
     signature = known.signature(node)
     value = _made_by(node, module, lookup)
     if facts(node.op).kind is not Kind.SHAPE:
-        edges = _values_of(node, module, [slot.type for slot in signature.ins])
-        value = max([value, *(found.get(each, _Value.GIVEN) for each in edges)])
+        types = [slot.type for slot in signature.ins]
+        value = max(value, _of_inputs(node, module, types, found))
+    if value is _Value.ROUNDED and facts(node.op).kind in _WHOLE:
+        value = _Value.DECIDED
     for index, slot in enumerate(signature.outs):
         decides = value is not _Value.GIVEN and slot.type in _DISCRETE
         found[node.name, index] = _Value.DECIDED if decides else value
 
 
-def _values_of(
-    node: ir.Node, module: ir.Module, types: Iterable[int]
-) -> Iterable[ir.Edge]:
-    """What the results of a node depend on, but for what chooses among elements.
+def _of_inputs(
+    node: ir.Node,
+    module: ir.Module,
+    types: Iterable[int],
+    found: Mapping[ir.Edge, _Value],
+) -> _Value:
+    """What the results of a node depend on by its inputs.
 
-    Where rounding makes that choose another one, both are close.
+    Not on what chooses among elements, if they are computed: few are near the point at
+    which the choice changes (see `accuracy` of results). Among constants it is a jump.
     """
+    pairs = [
+        (type_, found.get(edge, _Value.GIVEN))
+        for edge, type_ in zip(node.inputs, types, strict=False)
+    ]
+    every = max((value for _, value in pairs), default=_Value.GIVEN)
     calling = calls.call_of(node, module.functions) is not None
     if calling or facts(node.op).kind in (Kind.CAST, Kind.SWITCH):
-        return node.inputs
-    pairs = list(zip(node.inputs, types, strict=False))
-    floats = any(type_ in ir.FLOATS for _, type_ in pairs)
-    return [edge for edge, type_ in pairs if not floats or type_ != ir.BOOL]
+        return every
+    chosen = [value for type_, value in pairs if type_ != ir.BOOL]
+    floats = any(type_ in ir.FLOATS for type_, _ in pairs)
+    if not floats or max(chosen) is _Value.GIVEN:
+        return every
+    return max(chosen)
 
 
 def _made_by(node: ir.Node, module: ir.Module, lookup: op_schema.Lookup) -> _Value:
@@ -205,15 +231,22 @@ def _made_by(node: ir.Node, module: ir.Module, lookup: op_schema.Lookup) -> _Val
     run = [each for one in inside for each in run_by(one, module)]
     if not any(each.op in COMPUTE for each in run):
         return _Value.GIVEN
-    decides = any(_decides(each, lookup) for each in run)
-    return _Value.DECIDED if decides else _Value.ROUNDED
+    return _Value.DECIDED if _decide(run, lookup) else _Value.ROUNDED
 
 
-def _decides(node: ir.Node, lookup: op_schema.Lookup) -> bool:
-    """Whether a node makes a whole number, or a truth value, of floating numbers."""
-    known = lookup(node.op)
-    if known is None or facts(node.op).kind is Kind.SHAPE:
-        return False
-    signature = known.signature(node)
-    floats = any(slot.type in ir.FLOATS for slot in signature.ins)
-    return floats and any(slot.type in _DISCRETE for slot in signature.outs)
+def _decide(nodes: Iterable[ir.Node], lookup: op_schema.Lookup) -> bool:
+    """Whether some nodes make whole numbers of floats, or count where they are so."""
+    asks = counts = False
+    for node in nodes:
+        known, kind = lookup(node.op), facts(node.op).kind
+        if known is None or kind is Kind.SHAPE:
+            continue
+        signature = known.signature(node)
+        ins = {slot.type for slot in signature.ins}
+        outs = {slot.type for slot in signature.outs}
+        if not ins.isdisjoint(_COMPARED):
+            if kind in _WHOLE or not outs.isdisjoint(ir.INTEGERS):
+                return True
+            asks = asks or ir.BOOL in outs
+        counts = counts or (kind is Kind.CAST and ir.BOOL in ins)
+    return asks and counts

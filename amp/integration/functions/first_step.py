@@ -35,17 +35,12 @@ from amp.integration.contests.plan_store import Record
 from amp.integration.functions import first_element
 from amp.integration.functions.first_element import FirstElements
 from amp.integration.functions.started_function import FirstStepResult, Started
-from amp.integration.observing import accuracy_check
+from amp.integration.observing import accuracy_check, checks
 from amp.integration.racing import exemptions
 from amp.integration.runtime import definitions, failures, shape_inference
 from amp.integration.runtime.function_call import FunctionCall
 from amp.integration.runtime.unasked import Due
 from amp.once import Once
-
-# Of so many functions that were called once what the step was computed from is kept,
-# the newest: a loop over batches of all lengths has a function for each. Of others it
-# is recorded at the next call.
-BATCHES = 8
 
 
 class FirstSteps:
@@ -184,7 +179,7 @@ class FirstSteps:
     def _let_batches_go(self) -> None:
         started = list(self._started.values())
         recorded = [each for each in started if each.recorded is not None]
-        for each in recorded[:-BATCHES]:
+        for each in recorded[: -checks.BATCHES]:
             each.recorded = None
 
     @uncollected()

@@ -50,7 +50,7 @@ class Shared:
       settled: the policy, with every "auto" settled, and the device.
       proven: by a function's name, the name to call without any question.
       reports: on the functions.
-      checks: of their gradients.
+      checks: of what they compute.
       once: has each plan made once.
       probes: observe steps.
       held: says that a function is asked for at each call until it has taken the
@@ -84,7 +84,7 @@ class Shared:
 
 
 class FunctionChecks:
-    """The comparisons of one function's gradients with those in float32.
+    """The comparisons of one function's gradients, or results, with float32's.
 
     The plan that runs first is compared before it does, and then after `AGAIN` calls,
     `FURTHER` times as many, and so on; one that wins a race later, at the next call.

@@ -1,7 +1,5 @@
 """Judges the gradients of a plan by those of float32 and of products only.
 
-And what a function gives that takes none by what it gives in float32.
-
 Used by `accuracy_check`, which computes them. Here it is decided whether a plan is at
 fault, and which nodes to keep in float32; no function is made or run.
 """
@@ -28,7 +26,7 @@ _LEAST = 2.0**-100
 _PART = 1 << 13  # elements at a time: they stay in the caches, and in one thread
 FEW = 8  # so many nodes, or a 20th of all, may be kept without asking which of them
 
-Value: TypeAlias = NDArray[Any]  # a gradient, or what a function gives
+Value: TypeAlias = NDArray[Any]  # a gradient, or what else a function gives
 _T = TypeVar("_T")
 
 
@@ -56,7 +54,7 @@ class Errors:
         """The distance of some gradients together."""
         size = sum(self.sizes[number] for number in numbers)
         off = sum(self.offs[number] for number in numbers)
-        return _ratio(off, size)
+        return ratio(off, size)
 
     @property
     def finite(self) -> bool:
@@ -73,7 +71,7 @@ def errors(found: Sequence[Value], wanted: Sequence[Value]) -> Errors:
     """
     offs = tuple(_square(f, w) for f, w in zip(found, wanted, strict=True))
     sizes = tuple(_square(w, None) for w in wanted)
-    return Errors(tuple(map(_ratio, offs, sizes)), offs, sizes)
+    return Errors(tuple(map(ratio, offs, sizes)), offs, sizes)
 
 
 def apart(one: Sequence[Value], other: Sequence[Value]) -> Errors:
@@ -87,50 +85,13 @@ def apart(one: Sequence[Value], other: Sequence[Value]) -> Errors:
     found = errors(one, other)
     sizes = (_square(each, None) for each in one)
     back = (
-        _ratio(off, size) if size > _LEAST**2 else 0.0
+        ratio(off, size) if size > _LEAST**2 else 0.0
         for off, size in zip(found.offs, sizes, strict=True)
     )
     return dataclasses.replace(found, each=tuple(map(max, found.each, back)))
 
 
-def result_errors(found: Sequence[Value], wanted: Sequence[Value]) -> Errors:
-    """The errors of what a function gives, which need not be finite.
-
-    What is not finite in float32 (the logarithm of 0, a mask) is to be the same in 16
-    bits, and counts for nothing else.
-
-    Args:
-      found: a tensor for each result.
-      wanted: the same in float32.
-    """
-    pairs = [_finite(f, w) for f, w in zip(found, wanted, strict=True)]
-    return errors([f for f, _ in pairs], [w for _, w in pairs])
-
-
-def _finite(found: Value, wanted: Value) -> tuple[Value, Value]:
-    finite = np.isfinite(wanted)
-    if finite.all():
-        return found, wanted
-    same = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
-    found = np.where(finite, found, np.where(same, 0.0, np.inf))
-    return found, np.where(finite, wanted, 0.0)
-
-
-def most_off(unit: float) -> float:
-    """The error of a result from which on it is no rounding, but a loss of digits.
-
-    Half of the digits of the type are gone then: operands were subtracted of which the
-    first half was the same, or an error was multiplied by as much. Forward passes of
-    eight networks of 16 to 121 layers at random weights were off by at most 0.022 in
-    bfloat16, where the bound is 0.063, and 0.0062 in float16 (0.022).
-
-    Args:
-      unit: the unit roundoff of the 16-bit type.
-    """
-    return math.sqrt(unit)
-
-
-def _ratio(off: float, size: float) -> float:
+def ratio(off: float, size: float) -> float:
     """The root of the quotient of two sums of squares."""
     if not size:
         return 0.0 if math.isfinite(off) else math.inf
@@ -244,9 +205,8 @@ def search(
               may be 16-bit, with `kept` and all others in float32
           keep it
 
-    Every set that is returned was found to be fine, or is all of the nodes, which is
-    products only. If the time is spent before the search has ended, the nodes that were
-    not cleared are all kept.
+    Every set that is returned was found to be fine, or is all of the nodes. If the time
+    is spent before the search has ended, the nodes that were not cleared are all kept.
 
     Args:
       suspects: the nodes.

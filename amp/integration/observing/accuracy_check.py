@@ -30,13 +30,15 @@ from amp.graph_rewrite.rewrite import Prepared, Rewrite
 from amp.integration.contests.stored_checks import Low, covers
 from amp.integration.observing import accuracy
 from amp.integration.observing.accuracy import Errors, Value
-from amp.integration.observing.judge import NONE_FINITE, Judge, ResultJudge
+from amp.integration.observing.judge import MOVES, NONE_FINITE, GradientJudge, Judge
+from amp.integration.observing.result_judge import WRITTEN, ResultJudge, most_off
 from amp.integration.observing.value_copies import Recorded, Step, ValueCopies
 from amp.integration.racing import exemptions
 from amp.integration.runtime import clusters, definitions
 from amp.policy import Policy
 
 STEPS = 5  # a check may take this many times as long as its first run in float32,
+RESULT_STEPS = 2  # that of results so many times, where every node may be at fault,
 SECONDS = 5.0  # or this long, whichever is more,
 MOST = 40  # and compare this many plans
 LONGEST = 10.0  # seconds of a call that may be made once more for a check
@@ -144,6 +146,10 @@ class AccuracyCheck:
         finally:
             self._took = time.perf_counter() - start
 
+    def drop(self) -> None:
+        """Forgets the step that `first` made."""
+        self._copies.drop()
+
     def compare(self) -> Checked:
         """Compares values, and finds the nodes to keep in float32.
 
@@ -163,7 +169,8 @@ class AccuracyCheck:
         start = time.perf_counter()
         exact = self._copies.exact()
         alone = self._alone(exact)
-        limit = max(STEPS * (time.perf_counter() - start), SECONDS)
+        steps = STEPS if self._copies.wanted.gradients else RESULT_STEPS
+        limit = max(steps * (time.perf_counter() - start), SECONDS)
         judge = self._judge(exact)
         bent = self._yardstick(judge, alone)
         if bent is None:
@@ -201,7 +208,7 @@ class AccuracyCheck:
 
         kept = accuracy.search(suspects, is_fine, spent)
         self._still(judge)
-        after = met.get(kept, judge.products)
+        after = met.get(kept, judge.least)
         outcome = judge.outcome(after, _count(nominee(kept)), (first, len(kept)))
         borne = self._borne(judge, after, nominee(kept).kept)
         return Checked(outcome, nominee(kept), self._prepared, bent, (), borne)
@@ -209,10 +216,9 @@ class AccuracyCheck:
     def _judge(self, exact: Sequence[Value]) -> Judge:
         names, wanted = self._copies.names, self._copies.wanted
         if wanted.gradients:
-            return Judge(exact, self._unit, names)
-        # What is written may be a gradient that the program has computed by hand.
-        most = accuracy.most_off(self._unit)
-        bounds = [accuracy.NOISE if read.node else most for read in wanted.reads]
+            return GradientJudge(exact, self._unit, names)
+        most = most_off(self._unit)
+        bounds = [WRITTEN if read.node else most for read in wanted.reads]
         return ResultJudge(exact, self._unit, names, bounds)
 
     def _borne(self, judge: Judge, own: Errors, kept: Nodes) -> tuple[Low, ...] | None:
@@ -261,7 +267,7 @@ class AccuracyCheck:
           NotRepeatable: they have changed.
         """
         if judge.moved(self._copies.again()):
-            raise NotRepeatable("its variables change meanwhile, by another thread")
+            raise NotRepeatable(MOVES)
 
     def _none_in_16_bits(self) -> Checked:
         """What is to be done where products alone leave no finite gradients.
@@ -303,7 +309,7 @@ class AccuracyCheck:
           The gradients that depend on the loss scale, by scaler and variable; None if
           those with products only are not finite.
         """
-        if not self._copies.wanted.gradients:
+        if not isinstance(judge, GradientJudge):
             return ()
         products = self._of(self._products())
         if not judge.yardstick(products):

@@ -1,4 +1,4 @@
-"""`Checks`: when the gradients of which function are compared with those in float32.
+"""`Checks`: when which function is compared with float32.
 
 Used by `function_checks`; `function_twins` makes another twin if the one that was
 checked is at fault. What is compared is in `accuracy_check`, and no gradient is
@@ -23,6 +23,10 @@ from amp.integration.runtime.unasked import Due
 
 AGAIN = 500  # calls until a second check, of weights that have been trained,
 FURTHER = 4  # and so many times as many until each further one
+# What a step was computed from is kept of so many functions that were called once, the
+# newest: a loop over batches of all lengths has a function for each. Of others it is
+# recorded at the next call.
+BATCHES = 8
 MOST = 32  # calls in a row that are recorded until one of them takes a step
 
 
@@ -61,7 +65,7 @@ class Checks:
     """The checks that are still to be made under one policy, by function.
 
     A check takes two calls. The first runs the step in float32 and records what it was
-    computed from. At the next, before the step, gradients are compared. It is over once
+    computed from. At the next, before the step, values are compared. It is over once
     its result is taken in: what is interrupted before is made again. If the call that
     was recorded took no step, as of a loop that trains now and then, the next ones are
     recorded; after `MOST` of them it waits for `FURTHER` times as many calls.
@@ -70,6 +74,7 @@ class Checks:
     def __init__(self, strict: bool) -> None:
         self._strict = strict
         self._pending: dict[bytes, _Pending] = {}
+        self._holding: dict[bytes, None] = {}  # those that keep a step, the newest last
 
     def plan(self, name: bytes, make: Callable[[], AccuracyCheck], due: int) -> None:
         """Has a function checked from its call number `due` (from 1) on."""
@@ -116,7 +121,9 @@ class Checks:
             if isinstance(found, AccuracyCheck):
                 try:
                     pending.recorded += 1
-                    return True, found.first(call)
+                    outputs = found.first(call)
+                    self._hold(name)
+                    return True, outputs
                 except tf.errors.OutOfRangeError:  # of data; some calls all end so
                     pending.ended += 1
                     if pending.ended > 1:
@@ -135,6 +142,24 @@ class Checks:
         finally:
             pending.busy.release()
 
+    def _hold(self, name: bytes) -> None:
+        """Notes that a function keeps a step, and drops those of the oldest others.
+
+        What is dropped is recorded anew at the next call.
+        """
+        self._holding.pop(name, None)
+        self._holding[name] = None
+        for other in [*self._holding][:-BATCHES]:
+            self._holding.pop(other, None)
+            pending = self._pending.get(other)
+            if pending is not None and pending.busy.acquire(blocking=False):
+                try:
+                    if pending.check is not None:
+                        pending.check.drop()
+                    pending.check = None
+                finally:
+                    pending.busy.release()
+
     def _found(self, name: bytes, pending: _Pending) -> AccuracyCheck | Checked | None:
         """The check, if no step was recorded, else its result; None for neither."""
         if pending.check is None:
@@ -145,6 +170,7 @@ class Checks:
         check = pending.check
         if not check.has_step and pending.recorded < MOST:
             return check
+        self._holding.pop(name, None)
         try:
             return self._attempt(name, check.compare)
         finally:  # what is interrupted is compared at the next call

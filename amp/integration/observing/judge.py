@@ -1,6 +1,4 @@
-"""`Judge`: what the gradients of a plan are worth, by those in float32.
-
-And `ResultJudge`: what the results of a plan are worth that takes no gradient.
+"""`Judge`: what a plan is worth by what it computes; `GradientJudge`: by gradients.
 
 Used by `accuracy_check` and `run_checks`, which compute them. The bounds are in
 `accuracy`; here are the yardstick, and what a report says. Nothing is made or run.
@@ -10,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from amp.graph_rewrite.normalize.wanted import NotRepeatable
 from amp.graph_rewrite.ops.op_table import Role
@@ -20,10 +19,59 @@ from amp.integration.observing.accuracy import Errors, Value
 NONE_FINITE = (
     "gradients are finite in float32, and with products in 16 bits they are not"
 )
+MOVES = "float32 gives something else each time; variables may change meanwhile"
 _SHOWN = 5  # gradients in a report
 
 
-class Judge:
+class Judge(Protocol):
+    """Judges what a plan computes by what float32 does."""
+
+    @property
+    def roles(self) -> frozenset[Role]:
+        """The roles of the nodes that may be at fault."""
+
+    @property
+    def least(self) -> Errors:
+        """The errors of a plan that has all these nodes in float32."""
+
+    def errors(self, found: Sequence[Value]) -> Errors:
+        """The errors of what a plan has computed."""
+
+    def moved(self, again: Sequence[Value]) -> bool:
+        """Whether what float32 computes, once more, is something else."""
+
+    def lost(self, again: Callable[[], Sequence[Value]]) -> bool:
+        """Whether products in 16 bits lose every gradient that float32 tells.
+
+        Args:
+          again: computes those in float32 once more.
+        """
+
+    def faults(self, found: Errors) -> list[int]:
+        """The numbers of the values at fault, the worst first."""
+
+    def is_fine(self, found: Errors) -> bool:
+        """Whether none is."""
+
+    def loses(self, found: Errors, other: Errors) -> bool:
+        """Whether a plan makes noise of what another one tells."""
+
+    def cause(self, found: Errors) -> str:
+        """The worst fault in one line."""
+
+    def outcome(
+        self, found: Errors, kept: int, before: tuple[Errors, int] | None = None
+    ) -> AccuracyOutcome:
+        """The figures of a plan, for the report.
+
+        Args:
+          found: the plan's errors.
+          kept: number of nodes that it keeps in float32.
+          before: the errors before some of these were kept, and how many.
+        """
+
+
+class GradientJudge:
     """Judges gradients by those in float32 and with products only.
 
     Args:
@@ -45,8 +93,12 @@ class Judge:
 
     @property
     def roles(self) -> frozenset[Role]:
-        """The roles of nodes that may be at fault: no product, it is the yardstick."""
+        """No products: they are the yardstick."""
         return frozenset({Role.FOLLOW})
+
+    @property
+    def least(self) -> Errors:
+        return self.products
 
     def yardstick(self, found: Sequence[Value]) -> bool:
         """Sets the errors with products only, by which others are judged.
@@ -61,10 +113,7 @@ class Judge:
         return accuracy.errors(found, self._exact)
 
     def moved(self, again: Sequence[Value]) -> bool:
-        """Whether gradients in float32, computed once more, are others.
-
-        Those that are noise may be, as sums may be added up in another order.
-        """
+        """Those that are noise may be others, if sums are added up in another order."""
         off, products = self.errors(again).each, self.products.each
         return any(
             one > self._unit and not accuracy.NOISE < least < math.inf
@@ -72,11 +121,6 @@ class Judge:
         )
 
     def lost(self, again: Callable[[], Sequence[Value]]) -> bool:
-        """Whether products in 16 bits lose every gradient that float32 tells.
-
-        Args:
-          again: computes those in float32 once more.
-        """
         sizes = self.products.sizes
         told = [number for number, size in enumerate(sizes) if size]
         if not told or min(self.products.each[i] for i in told) <= accuracy.NOISE:
@@ -90,11 +134,9 @@ class Judge:
         return not self.faults(found)
 
     def loses(self, found: Errors, other: Errors) -> bool:
-        """Whether a plan makes noise of a gradient that another one tells."""
         return accuracy.loses(found, other, self._unit)
 
     def cause(self, found: Errors) -> str:
-        """The worst fault in one line."""
         number = self.faults(found)[0]
         off, least = found.each[number], self.products.each[number]
         return (
@@ -104,13 +146,6 @@ class Judge:
     def outcome(
         self, found: Errors, kept: int, before: tuple[Errors, int] | None = None
     ) -> AccuracyOutcome:
-        """The figures of a plan, for the report.
-
-        Args:
-          found: the plan's errors.
-          kept: number of nodes that it keeps in float32.
-          before: the errors before some of these were kept, and how many.
-        """
         judged = [
             index
             for index, error in enumerate(self.products.each)
@@ -134,63 +169,3 @@ class Judge:
                 for i in worst[:_SHOWN]
             ),
         )
-
-
-class ResultJudge(Judge):
-    """Judges the results of a function that takes no gradient by those in float32.
-
-    There is no yardstick: nothing is trained that bears the rounding of products.
-
-    Args:
-      exact: the results in float32, finite or not.
-      unit: the unit roundoff of the 16-bit type.
-      names: of the nodes that make them.
-      bounds: the error that each may have.
-    """
-
-    def __init__(
-        self,
-        exact: Sequence[Value],
-        unit: float,
-        names: Sequence[str],
-        bounds: Sequence[float],
-    ) -> None:
-        self._bounds = bounds
-        super().__init__(exact, unit, names)
-
-    @property
-    def roles(self) -> frozenset[Role]:
-        return frozenset({Role.COMPUTE, Role.FOLLOW})
-
-    def errors(self, found: Sequence[Value]) -> Errors:
-        return accuracy.result_errors(found, self._exact)
-
-    def moved(self, again: Sequence[Value]) -> bool:
-        return not self.is_fine(self.errors(again))
-
-    def lost(self, again: Callable[[], Sequence[Value]]) -> bool:
-        return False
-
-    def faults(self, found: Errors) -> list[int]:
-        excess = [
-            one / most for one, most in zip(found.each, self._bounds, strict=True)
-        ]
-        faulty = [number for number, times in enumerate(excess) if not times <= 1]
-        return sorted(faulty, key=lambda number: -excess[number])
-
-    def loses(self, found: Errors, other: Errors) -> bool:
-        return not self.is_fine(found)
-
-    def cause(self, found: Errors) -> str:
-        number = self.faults(found)[0]
-        return f"result {self._names[number]} off by {found.each[number]:.2g}"
-
-    def outcome(
-        self, found: Errors, kept: int, before: tuple[Errors, int] | None = None
-    ) -> AccuracyOutcome:
-        text = f"results off by {max(found.each):.2g} at most"
-        if before is not None:
-            errors, more = before
-            off = max(errors.each)
-            text += f"; {off:.2g} before {more} nodes were kept in float32"
-        return AccuracyOutcome(text, kept, max(found.each))

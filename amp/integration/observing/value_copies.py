@@ -28,6 +28,7 @@ from amp.graph_rewrite.normalize import (
 )
 from amp.graph_rewrite.normalize.wanted import NotRepeatable, Wanted, holder
 from amp.integration import as_written, heap, tensor_pool
+from amp.integration.observing import result_judge
 from amp.integration.observing.accuracy import Value
 from amp.integration.process import PROCESS
 from amp.integration.runtime import definitions
@@ -78,21 +79,25 @@ class Recorded:
 
 
 class Computed(Sequence[Value]):
-    """What a copy returned, divided by the loss scale when it is read.
+    """What a copy returned: gradients, or a sample of results.
 
     Args:
-      scaled: the copy's results.
-      scale: the loss scale.
+      given: the copy's results.
+      scale: the loss scale that gradients are divided by when they are read; None for
+        results.
     """
 
-    def __init__(self, scaled: Sequence[tf.Tensor], scale: float) -> None:
-        self._scaled, self._scale = scaled, np.float32(scale)
+    def __init__(self, given: Sequence[tf.Tensor], scale: float | None) -> None:
+        self._given, self._scale = given, scale
 
     def __getitem__(self, index: Any) -> Any:
-        return self._scaled[index].numpy() / self._scale
+        if self._scale is not None:
+            return self._given[index].numpy() / np.float32(self._scale)
+        flat = tf.reshape(self._given[index], [-1])
+        return flat[:: result_judge.step(int(tf.size(flat)))].numpy()
 
     def __len__(self) -> int:
-        return len(self._scaled)
+        return len(self._given)
 
 
 class ValueCopies:
@@ -284,8 +289,10 @@ class ValueCopies:
         return copies.computing(step, self._wanted, name)
 
     def _scaled(self, function: bytes) -> Computed:
+        if not self._wanted.scaled:
+            return self._run(function, 1.0)
         found = Computed((), 1.0)
-        for scale in scales(self._rule) if self._wanted.scaled else [1.0]:
+        for scale in scales(self._rule):
             self.scale, found = scale, self._run(function, scale)
             if all(np.isfinite(gradient).all() for gradient in found):
                 break
@@ -306,7 +313,7 @@ class ValueCopies:
             )
         except tf.errors.OpError as e:  # no memory, or no kernel where XLA needs none
             raise NotRepeatable(f"a copy does not run: {e.message}") from e
-        return Computed(outputs, scale)
+        return Computed(outputs, scale if self._wanted.gradients else None)
 
     def _add(self, module: ir.Module) -> bytes:
         """Registers a main function, and of what it calls what TensorFlow lacks."""

@@ -27,9 +27,10 @@ from amp.graph_rewrite.outcomes import AccuracyOutcome
 from amp.graph_rewrite.plan import Reason
 from amp.integration.contests.entrants import nominee_under
 from amp.integration.functions.twins import Twins
-from amp.integration.observing import accuracy, value_copies
+from amp.integration.observing import value_copies
 from amp.integration.observing.accuracy import Errors
-from amp.integration.observing.judge import NONE_FINITE, Judge, ResultJudge
+from amp.integration.observing.judge import MOVES, NONE_FINITE, GradientJudge, Judge
+from amp.integration.observing.result_judge import ResultJudge, most_off
 from amp.integration.sessions.graph_views import GraphViews
 from amp.integration.sessions.planned_parts import Plan, Planned
 from amp.integration.sessions.policy_view import PolicyView, Run
@@ -153,7 +154,7 @@ class RunCheck:
             exact, products, planned = self._forms()
         judge, finite = self._judge(self._fetched(run, exact)), True
         try:
-            if products is not None:
+            if isinstance(judge, GradientJudge) and products is not None:
                 finite = judge.yardstick(self._fetched(run, products))
             errors = judge.errors(self._fetched(run, planned))
         except tf.errors.InvalidArgumentError:  # float32 has none
@@ -165,7 +166,7 @@ class RunCheck:
             loses = judge.loses(errors, judge.errors(self._fetched(run, form)))
         fine = finite and not loses and judge.is_fine(errors)
         if not fine and judge.moved(self._fetched(run, exact)):
-            raise NotRepeatable("its variables change meanwhile, by another thread")
+            raise NotRepeatable(MOVES)
         if not finite:
             return Judged(AccuracyOutcome(NONE_FINITE), NONE_FINITE)
         outcome = judge.outcome(errors, 0)
@@ -180,8 +181,8 @@ class RunCheck:
     def _judge(self, exact: Sequence[Any]) -> Judge:
         unit = FORMATS[self._policy.dtype].unit
         if self._values.gradients:
-            return Judge(exact, unit, self._values.names)
-        bounds = [accuracy.most_off(unit)] * len(exact)
+            return GradientJudge(exact, unit, self._values.names)
+        bounds = [most_off(unit)] * len(exact)
         return ResultJudge(exact, unit, self._values.names, bounds)
 
     def _forms(self) -> tuple[_Form, _Form | None, _Form]:
@@ -225,10 +226,10 @@ class RunCheck:
     def _fetched(self, run: Make, form: _Form) -> Sequence[Any]:
         """The values of a form, at the first loss scale at which they are finite."""
         found: Sequence[Any] = ()
-        scales = [1.0]
-        if form.scales:
-            scales = value_copies.scales(self._policy.loss_scale)
-        for scale in scales:
+        if not form.scales:
+            found = run(Run([], [*form.fetches], {}, also=form.values, asked=False))
+            return list(found)
+        for scale in value_copies.scales(self._policy.loss_scale):
             also = {
                 **form.values,
                 **dict.fromkeys(form.scales, np.float32(scale)),

@@ -58,6 +58,13 @@ NUMBERS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "branch": lambda x: tf.cond(
         tf.reduce_sum(x) > 0.0, lambda: product(x), lambda: 2.0 * product(x)
     ),
+    "chosen in a loop": lambda x: tf.while_loop(
+        lambda i, _: i < 2,
+        lambda i, y: (i + 1, tf.where(y > 0.5, tf.matmul(y, SQUARE), 0.1 * y)),
+        [0, x],
+    )[1],
+    "double": lambda x: tf.cast(product(x), tf.float64),
+    "complex": lambda x: tf.complex(product(x), product(x)),
 }
 
 
@@ -68,6 +75,10 @@ def signs(x: tf.Tensor) -> tf.Tensor:
 JUMPS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "no product": lambda x: x + 1.0,
     "whole": lambda x: tf.argmax(product(x), 0),
+    "sign": lambda x: tf.sign(product(x)),
+    "rounded": lambda x: tf.round(product(x)),
+    "of two constants": lambda x: tf.where(product(x) > 0.0, 1.0, -1.0),
+    "text": lambda x: tf.strings.as_string(product(x)),
     "counted": lambda x: tf.reduce_mean(signs(x)),
     "ranked": lambda x: tf.gather(x, tf.argsort(product(x)[:, 0])),
     "behind what jumps": lambda x: product(x) + signs(x),
@@ -132,6 +143,24 @@ def test_what_is_written_is_wanted_and_not_written_in_a_copy() -> None:
     np.testing.assert_array_equal(third, product(X))
     assert not np.any(total.numpy())
     assert int(count) == 0
+
+
+@pytest.mark.parametrize("form", ["loop", "reduced"])
+def test_no_dataset_is_read_once_more(form: str) -> None:
+    """Of a generator, or a `map` that counts, elements would be lost."""
+    data = tf.data.Dataset.from_tensor_slices([X, 2 * X])
+
+    @tf.function
+    def evaluate() -> tf.Tensor:
+        total = tf.zeros([2, 1])
+        if form == "reduced":
+            return data.reduce(total, lambda total, x: total + product(x))
+        for x in data:
+            total += product(x)
+        return total
+
+    with pytest.raises(NotRepeatable, match=wanted_results.NONE):
+        wanted_results.results(module_of(evaluate))
 
 
 def test_a_batch_is_recorded_and_what_a_call_keeps_is_not_wanted() -> None:

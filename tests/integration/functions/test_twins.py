@@ -437,7 +437,9 @@ def test_what_another_thread_was_to_call_without_a_question_is_forgotten(
         return honest(self)
 
     monkeypatch.setattr(accuracy_check.AccuracyCheck, "compare", compare)
-    monkeypatch.setattr(accuracy_check.Judge, "yardstick", lambda *_: False)  # planted
+    monkeypatch.setattr(
+        accuracy_check.GradientJudge, "yardstick", lambda *_: False
+    )  # planted
     race_won_in_float32(monkeypatch, REWRITTEN)
     step = Normalized()
     step.train(20, check=True)
@@ -560,7 +562,9 @@ def test_where_no_16_bits_pass_the_check_float32_has_its_kernels(
     In three steps no race ends, so that the next run knows of the check alone.
     """
     compared = noted_checks(monkeypatch)
-    monkeypatch.setattr(accuracy_check.Judge, "yardstick", lambda *_: False)  # planted
+    monkeypatch.setattr(
+        accuracy_check.GradientJudge, "yardstick", lambda *_: False
+    )  # planted
     left: list[bool] = []  # whether any plan has anything in 16 bits
     begun = later_plan.begun
 
@@ -662,7 +666,9 @@ def test_a_plan_that_its_check_changes_has_not_won_in_an_earlier_run(
     def fails(*_: Any) -> bool:
         raise VerifyError("a fault", where="here", allowed="none", remedy="find it")
 
-    monkeypatch.setattr(accuracy_check.Judge, "yardstick", lambda *_: False)  # planted
+    monkeypatch.setattr(
+        accuracy_check.GradientJudge, "yardstick", lambda *_: False
+    )  # planted
     monkeypatch.setattr(FunctionTwins, "_replace", fails)
     with pytest.warns(RuntimeWarning, match="as it was"):
         step.train(2 * ENOUGH, check=True)

@@ -180,19 +180,3 @@ def test_a_few_nodes_that_only_the_faults_need_are_kept_at_once(
 ) -> None:
     suspects = Suspects(range(16), frozenset(nearest))
     assert accuracy.search(suspects, lambda kept: 4 in kept, lambda: False) == found
-
-
-def test_what_is_not_finite_in_float32_counts_only_where_it_is_otherwise() -> None:
-    wanted = np.array([3.0, np.inf, np.nan, -np.inf, 4.0])
-    assert accuracy.result_errors([wanted], [wanted]).each == (0.0,)
-    near = np.array([3.0, np.inf, np.nan, -np.inf, 4.5])
-    assert accuracy.result_errors([near], [wanted]).each == (0.1,)
-    for number in range(5):
-        found = wanted.copy()
-        found[number] = -np.inf if number != 3 else 0.0
-        assert accuracy.result_errors([found], [wanted]).each == (np.inf,)
-
-
-@pytest.mark.parametrize(("unit", "most"), [(2.0**-8, 2.0**-4), (2.0**-12, 2.0**-6)])
-def test_results_may_lose_half_of_their_digits(unit: float, most: float) -> None:
-    assert accuracy.most_off(unit) == most

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import tracemalloc
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -14,7 +16,7 @@ import tensorflow as tf
 import thorough
 
 import amp
-from amp.integration.observing import accuracy, accuracy_check
+from amp.integration.observing import accuracy_check, checks, result_judge
 from amp.integration.observing.accuracy_check import AccuracyCheck, Checked
 from amp.integration.observing.value_copies import ValueCopies
 
@@ -369,12 +371,12 @@ def test_only_what_is_at_fault_stays_float32() -> None:
     exact = difference(x)
     assert float(tf.norm(off - exact) / tf.norm(exact)) < 1e-2
     error = float(tf.norm(found - network(x)) / tf.norm(network(x)))
-    assert 2.0**-12 < error < accuracy.most_off(2.0**-8)
+    assert 2.0**-12 < error < result_judge.most_off(2.0**-8)
     (report,) = amp.reports()
     kept = [d for d in report.decisions if d.rule == "accuracy"]
     assert len(kept) == report.accuracy.kept > 0
     assert all("off by" in d.cause for d in kept)
-    assert report.accuracy.error < accuracy.most_off(2.0**-8)
+    assert report.accuracy.error < result_judge.most_off(2.0**-8)
 
 
 def test_results_that_rounding_leaves_alone_are_16_bit() -> None:
@@ -384,7 +386,7 @@ def test_results_that_rounding_leaves_alone_are_16_bit() -> None:
             function(x)
     (report,) = amp.reports()
     assert report.accuracy.kept == 0
-    assert 0 < report.accuracy.error < accuracy.most_off(2.0**-8)
+    assert 0 < report.accuracy.error < result_judge.most_off(2.0**-8)
     assert {d.dtype for d in report.decisions if d.op == "MatMul"} == {"bfloat16"}
 
 
@@ -402,7 +404,7 @@ def test_updates_by_hand_may_be_off_by_as_much_as_gradients() -> None:
             step(tf.random.normal([64, 64], seed=1))
     (report,) = amp.reports()
     assert report.accuracy.kept == 0
-    assert accuracy.most_off(2.0**-8) < report.accuracy.error < accuracy.NOISE
+    assert result_judge.most_off(2.0**-8) < report.accuracy.error < result_judge.WRITTEN
 
 
 def test_a_call_that_takes_long_is_not_made_once_more(
@@ -429,4 +431,57 @@ def test_what_keras_evaluates_and_predicts_is_compared(jit: bool, steps: int) ->
         model.predict(x, batch_size=16, verbose=0)
     found = [r.accuracy for r in amp.reports() if r.accuracy is not None]
     assert len(found) == 2
-    assert all(0 < each.error < accuracy.most_off(2.0**-8) for each in found)
+    assert all(0 < each.error < result_judge.most_off(2.0**-8) for each in found)
+
+
+def test_a_dataset_that_a_call_reads_is_read_once() -> None:
+    drawn = []
+
+    def numbers() -> Iterator[np.ndarray]:
+        for number in range(1000):
+            drawn.append(number)
+            yield np.full([4, 64], number, "f")
+
+    data = tf.data.Dataset.from_generator(
+        numbers, output_signature=tf.TensorSpec([4, 64])
+    ).take(4)
+
+    @tf.function
+    def evaluate() -> tf.Tensor:
+        total = tf.zeros([4, 64])
+        for x in data:
+            total += network(x)
+        return total
+
+    with amp.mixed_precision_scope(**FORCED):
+        for _ in range(4):
+            evaluate()
+    assert len(drawn) == 4 * 4
+
+
+def test_inputs_of_functions_that_are_called_once_are_not_kept() -> None:
+    """But of the newest: a loop over batches of all lengths has a function for each."""
+    function, freed = tf.function(network), []
+    with amp.mixed_precision_scope(**FORCED):
+        for rows in range(checks.BATCHES + 3):
+            x = tf.ones([rows + 2, 64])
+            freed.append(weakref.ref(x))
+            function(x)
+            del x
+        gc.collect()
+        kept = [number for number, ref in enumerate(freed) if ref() is not None]
+        assert kept == [*range(3, checks.BATCHES + 3)]
+        for _ in range(2):  # what was dropped is recorded anew
+            function(tf.ones([2, 64]))
+    assert len([r for r in amp.reports() if r.accuracy is not None]) == 1
+
+
+@pytest.mark.parametrize("dtype", [tf.float64, tf.complex64])
+def test_other_numbers_are_compared_too(dtype: tf.DType) -> None:
+    x = tf.random.normal([32, 64], seed=1)
+    function = tf.function(lambda x: tf.cast(difference(x), dtype))
+    with amp.mixed_precision_scope(**FORCED):
+        for _ in range(3):
+            found = function(x)
+    exact = tf.cast(difference(x), dtype)
+    assert float(tf.abs(tf.norm(found - exact) / tf.norm(exact))) < 1e-2

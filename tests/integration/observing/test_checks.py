@@ -24,6 +24,7 @@ from amp.integration.functions import function_plans, function_twins
 from amp.integration.observing import accuracy_check, checks
 from amp.integration.observing.accuracy import ALL
 from amp.integration.observing.accuracy_check import AccuracyCheck
+from amp.integration.observing.judge import MOVES
 from amp.integration.observing.value_copies import ValueCopies
 from amp.integration.process import PROCESS
 from amp.integration.racing import exemptions
@@ -487,8 +488,7 @@ def test_nothing_is_accused_of_what_other_threads_change(
 
     monkeypatch.setattr(ValueCopies, "_run", run)
     job.train(3, dtype=dtype)
-    said = "not checked: its variables change meanwhile, by another thread"
-    assert report().accuracy.text == said
+    assert report().accuracy.text == f"not checked: {MOVES}"
     assert report().accuracy.kept == 0
     assert not [text for text in caplog.messages if " rests: " in text]
 

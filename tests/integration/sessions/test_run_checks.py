@@ -13,7 +13,7 @@ from frames import version_1
 import amp
 from amp.integration.contests import entrants, plan_store
 from amp.integration.observing import accuracy as accuracy_rules
-from amp.integration.observing.judge import NONE_FINITE, Judge
+from amp.integration.observing.judge import NONE_FINITE, GradientJudge
 from amp.integration.racing.race_log import FLOAT32
 from amp.integration.reports import reports
 from amp.integration.sessions import plan_checks
@@ -394,9 +394,9 @@ def test_a_plan_that_trained_weights_find_at_fault_runs_no_more(formed, monkeypa
     monkeypatch.setattr(plan_checks, "AGAIN", 4)
     job = Job(plain)
     job.trained(2)
-    monkeypatch.setattr(Judge, "is_fine", lambda *_: False)
-    monkeypatch.setattr(Judge, "cause", lambda *_: "planted")
-    monkeypatch.setattr(Judge, "moved", lambda *_: False)
+    monkeypatch.setattr(GradientJudge, "is_fine", lambda *_: False)
+    monkeypatch.setattr(GradientJudge, "cause", lambda *_: "planted")
+    monkeypatch.setattr(GradientJudge, "moved", lambda *_: False)
     job.trained(10)
     assert FLOAT32 not in formed[2:6]
     assert set(formed[6:]) == {FLOAT32}
@@ -464,12 +464,12 @@ def test_without_later_comparisons_it_stands_still_in_16_bits():
 
 
 def test_weights_that_change_meanwhile_accuse_no_plan(monkeypatch):
-    monkeypatch.setattr(Judge, "moved", lambda *_: True)
+    monkeypatch.setattr(GradientJudge, "moved", lambda *_: True)
     job = Job(past_the_range_on_the_way)
     job.trained(2)
     report, outcome = accuracy()
     assert report.rewritten
-    assert "its variables change meanwhile" in outcome.text
+    assert "variables may change meanwhile" in outcome.text
 
 
 @pytest.mark.parametrize("check", [False, "auto"])
@@ -507,7 +507,21 @@ def test_what_jumps_is_not_compared():
         with v1.Session() as session:
             for _ in range(3):
                 session.run(found)
-    assert accuracy()[1].text.startswith("not checked: it gives no number")
+    assert accuracy()[1].text.startswith("not checked: it gives nothing to compare")
+
+
+def test_what_is_no_number_is_fetched_beside_what_is_compared():
+    with tf.Graph().as_default(), amp.mixed_precision_scope(**POLICY):
+        x = v1.placeholder_with_default(X, [8, 8])
+        y = tf.matmul(x, X)
+        summary = v1.summary.scalar("mean", tf.reduce_mean(y))
+        fetches = [tf.reduce_sum(y), summary, tf.strings.as_string(y), tf.complex(y, y)]
+        with v1.Session() as session:
+            for _ in range(3):
+                found = session.run(fetches)
+    assert found[1]
+    assert found[2].dtype == object
+    assert 0 < accuracy()[1].error < 2.0**-5.5
 
 
 @pytest.mark.parametrize("looped_in_version_1", [False, True])

@@ -21,7 +21,7 @@ from amp.integration.observing.accuracy import Errors, Value
 # What is written to a variable may be off by half, as gradients may: it may be one.
 WRITTEN = accuracy.NOISE
 # One element of so many may be off by any amount: what chose it was near a threshold.
-_CHOSEN = 16
+_CHOSEN = 32
 # An element that is as large, and the same in both, is a mask, and not in the norm.
 _MASK = 1e4
 _UNIT32 = 2.0**-24  # the unit roundoff of float32

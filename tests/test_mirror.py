@@ -70,6 +70,9 @@ ELSEWHERE = {
         "integration/distributed/test_parameter_server_strategy.py"
     ),
     "integration/runtime/twin_making.py": "integration/functions/test_twins.py",
+    "integration/observing/plan_nodes.py": (
+        "integration/observing/test_accuracy_check.py"
+    ),
     "integration/observing/value_copies.py": (
         "integration/observing/test_accuracy_check.py"
     ),

@@ -14,21 +14,18 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
-from amp.graph_rewrite.assign.nominee import PRODUCTS, Nodes, Nominee
+from amp.graph_rewrite.assign.nominee import Nodes, Nominee
 from amp.graph_rewrite.candidates.context import FORMATS
 from amp.graph_rewrite.fusion import fuse
-from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.normalize.wanted import NotRepeatable
-from amp.graph_rewrite.ops.op_table import Role
 from amp.graph_rewrite.outcomes import AccuracyOutcome
-from amp.graph_rewrite.plan import Reason
 from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Prepared, Rewrite
 from amp.integration.contests.stored_checks import Low, covers
-from amp.integration.observing import accuracy
+from amp.integration.observing import accuracy, plan_nodes
 from amp.integration.observing.accuracy import Errors, Value
 from amp.integration.observing.judge import MOVES, NONE_FINITE, GradientJudge, Judge
 from amp.integration.observing.result_judge import WRITTEN, ResultJudge, most_off
@@ -53,9 +50,6 @@ def why_not(policy: Policy) -> str:
     if clusters.is_in_one():
         return "several workers take a step together, and would decide apart"
     return ""
-
-
-_Place: TypeAlias = tuple[FunctionUse, str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -182,17 +176,19 @@ class AccuracyCheck:
         if bent or not fine:
             self._still(judge)
         if fine:
-            outcome = judge.outcome(first, _count(self._nominee))
+            outcome = judge.outcome(first, plan_nodes.count(self._nominee))
             lost = self._copies.weights if judge.lost(self._copies.again) else ()
             borne = self._borne(judge, first, {})
             return Checked(outcome, None, self._prepared, bent, lost, borne)
-        suspects = self._suspects(judge, judge.faults(first))
+        only = self._copies.computing_only(judge.faults(first))
+        low, roles = self._made.low, judge.roles
+        suspects = plan_nodes.suspects(self._prepared, low, roles, only)
         cause = judge.cause(first)
         met: dict[frozenset[int], Errors] = {}
 
         def nominee(kept: frozenset[int]) -> Nominee:
             nodes = (suspects.nodes[i] for i in sorted(kept))
-            return self._nominee.keeping(_nodes(nodes, cause))
+            return self._nominee.keeping(plan_nodes.kept(nodes, cause))
 
         def is_fine(kept: frozenset[int]) -> bool:
             met[kept] = judge.errors(self._of(nominee(kept)))
@@ -209,7 +205,9 @@ class AccuracyCheck:
         kept = accuracy.search(suspects, is_fine, spent)
         self._still(judge)
         after = met.get(kept, judge.least)
-        outcome = judge.outcome(after, _count(nominee(kept)), (first, len(kept)))
+        outcome = judge.outcome(
+            after, plan_nodes.count(nominee(kept)), (first, len(kept))
+        )
         borne = self._borne(judge, after, nominee(kept).kept)
         return Checked(outcome, nominee(kept), self._prepared, bent, (), borne)
 
@@ -275,19 +273,9 @@ class AccuracyCheck:
         They are finite in float32: a factorization or a quotient of what a product
         gives does not bear its rounding, or its range. No scale of the rule helps.
         """
-        # No other product either, so that no other plan has anything in 16 bits.
-        uses = self._prepared.priced.analysis.uses.items()
-        low = self._made.low
-        nodes = [
-            (use, name)
-            for use, one in uses
-            for name in one.found.allowed
-            if name in low.get(use, ())
-            or (row := one.found.typed[name].row) is None
-            or row.role is Role.COMPUTE
-        ]
-        kept = self._nominee.keeping(_nodes(nodes, NONE_FINITE))
-        outcome = AccuracyOutcome(NONE_FINITE, _count(kept))
+        nodes = plan_nodes.all_products(self._prepared, self._made.low)
+        kept = self._nominee.keeping(plan_nodes.kept(nodes, NONE_FINITE))
+        outcome = AccuracyOutcome(NONE_FINITE, plan_nodes.count(kept))
         return Checked(outcome, kept, self._prepared)
 
     def _alone(self, exact: Sequence[Value]) -> Errors | None:
@@ -311,7 +299,7 @@ class AccuracyCheck:
         """
         if not isinstance(judge, GradientJudge):
             return ()
-        products = self._of(self._products())
+        products = self._of(plan_nodes.products_only(self._prepared, self._made.low))
         if not judge.yardstick(products):
             return None
         if alone is None or max(alone.each) <= self._unit:
@@ -324,51 +312,3 @@ class AccuracyCheck:
     def _of(self, nominee: Nominee) -> Sequence[Value]:
         suffix = f"{definitions.new_suffix()}_check"
         return self._copies.values(self._prepared.draft(nominee, suffix))
-
-    def _products(self) -> Nominee:
-        """The products that the plan has in 16 bits, and no other node."""
-        why = Reason("products", "stays float32 in the plan")
-        uses = self._prepared.priced.analysis.uses
-        return PRODUCTS.keeping(
-            {
-                use: dict.fromkeys(one.found.allowed.keys() - self._made.low[use], why)
-                for use, one in uses.items()
-            }
-        )
-
-    def _suspects(
-        self, judge: Judge, faulty: Sequence[int]
-    ) -> accuracy.Suspects[_Place]:
-        """The 16-bit nodes that may be at fault, in the order of the graphs.
-
-        Args:
-          judge: that judges.
-          faulty: numbers of the values at fault.
-        """
-        nodes = [
-            (use, name)
-            for use, one in self._prepared.priced.analysis.uses.items()
-            for name in one.graph.order
-            if name in self._made.low[use]
-            and (row := one.found.typed[name].row) is not None
-            and row.role in judge.roles
-        ]
-        only = self._copies.computing_only(faulty)
-        # Names of the main graph; those of a function that it calls may be the same.
-        main = next(iter(self._prepared.priced.analysis.uses), None)
-        near = (i for i, (use, name) in enumerate(nodes) if use == main)
-        return accuracy.Suspects(
-            nodes, frozenset(i for i in near if nodes[i][1] in only)
-        )
-
-
-def _nodes(nodes: Iterable[_Place], cause: str) -> Nodes:
-    kept: dict[FunctionUse, dict[str, Reason]] = {}
-    for use, name in nodes:
-        kept.setdefault(use, {})[name] = Reason("accuracy", cause)
-    return kept
-
-
-def _count(nominee: Nominee) -> int:
-    """The number of nodes that a plan keeps in float32 for its accuracy."""
-    return sum(map(len, nominee.kept.values()))

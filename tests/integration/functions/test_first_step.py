@@ -18,7 +18,7 @@ from amp.graph_rewrite.report import Report
 from amp.graph_rewrite.rewrite import Begun
 from amp.integration.contests import plan_store
 from amp.integration.contests.plan_store import Record
-from amp.integration.functions import first_step
+from amp.integration.observing import checks
 from amp.integration.racing.race_log import FLOAT32
 from amp.integration.runtime.function_call import FunctionCall
 
@@ -194,7 +194,7 @@ def test_steps_that_are_called_once_keep_few_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A loop over batches of a hundred lengths traces its step for each."""
-    monkeypatch.setattr(first_step, "BATCHES", 2)
+    monkeypatch.setattr(checks, "BATCHES", 2)
     weights = tf.Variable(tf.random.normal([SIZE, SIZE]) / 16.0)
     fn = tf.function(lambda x: trained(weights, x))
     alive = []

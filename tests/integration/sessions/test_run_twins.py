@@ -512,7 +512,8 @@ def test_a_callable_races_as_a_run_does(ran: Ran) -> None:
     with job.scope(), job.session() as session:
         run = session.make_callable(step)
         found = [run() for _ in range(60)]
-    assert ran[0] == CUT.name
+    assert ran[0] == FLOAT32  # what the cheapest gives is compared with it
+    assert CUT.name in ran
     assert set(ran[-10:]) == {PRODUCTS.name}
     scale = np.abs(found[0]).max()
     np.testing.assert_allclose(found[-1], found[0], atol=BFLOAT16 * scale)

@@ -28,7 +28,7 @@ from amp.integration.contests.stored_checks import Low, covers
 from amp.integration.observing import accuracy, plan_nodes
 from amp.integration.observing.accuracy import Errors, Value
 from amp.integration.observing.judge import MOVES, NONE_FINITE, GradientJudge, Judge
-from amp.integration.observing.result_judge import WRITTEN, ResultJudge, most_off
+from amp.integration.observing.result_judge import ResultJudge
 from amp.integration.observing.value_copies import Recorded, Step, ValueCopies
 from amp.integration.racing import exemptions
 from amp.integration.runtime import clusters, definitions
@@ -215,9 +215,8 @@ class AccuracyCheck:
         names, wanted = self._copies.names, self._copies.wanted
         if wanted.gradients:
             return GradientJudge(exact, self._unit, names)
-        most = most_off(self._unit)
-        bounds = [WRITTEN if read.node else most for read in wanted.reads]
-        return ResultJudge(exact, self._unit, names, bounds)
+        written = [bool(read.node) for read in wanted.reads]
+        return ResultJudge(exact, self._unit, names, written)
 
     def _borne(self, judge: Judge, own: Errors, kept: Nodes) -> tuple[Low, ...] | None:
         """The 16-bit nodes that plans may have (see `Checked.borne`).

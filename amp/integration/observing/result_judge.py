@@ -20,13 +20,14 @@ from amp.integration.observing.accuracy import Errors, Value
 
 # What is written to a variable may be off by half, as gradients may: it may be one.
 WRITTEN = accuracy.NOISE
+# The errors in float32 from which on nothing is said: what is written may be a mean
+# that is 0 by construction, as the moving one behind a normalization.
+_TOLD, _TOLD_WRITTEN = 0.5, 2.0**-8
 # One element of so many may be off by any amount: what chose it was near a threshold.
 _CHOSEN = 32
 # An element that is as large, and the same in both, is a mask, and not in the norm.
 _MASK = 1e4
 _UNIT32 = 2.0**-24  # the unit roundoff of float32
-# A result that float32 itself tells to less than this is rounding there.
-_TOLD = 2.0**-8
 SAMPLE = 1 << 20  # elements of a result that are looked at
 
 
@@ -108,7 +109,7 @@ class ResultJudge:
       exact: the results in float32, finite or not.
       unit: the unit roundoff of the 16-bit type.
       names: of the nodes that make them.
-      bounds: the error that each may have.
+      written: for each, whether it is written to a variable, and not returned.
     """
 
     def __init__(
@@ -116,10 +117,13 @@ class ResultJudge:
         exact: Sequence[Value],
         unit: float,
         names: Sequence[str],
-        bounds: Sequence[float],
+        written: Sequence[bool],
     ) -> None:
-        self._exact, self._names, self._bounds = exact, names, bounds
-        self._most = _TOLD * unit / _UNIT32
+        self._exact, self._names = exact, names
+        most, finer = most_off(unit), unit / _UNIT32
+        self._bounds = [WRITTEN if each else most for each in written]
+        tell = [_TOLD_WRITTEN if each else _TOLD for each in written]
+        self._most = [least * finer for least in tell]
 
     @property
     def roles(self) -> frozenset[Role]:
@@ -149,8 +153,8 @@ class ResultJudge:
 
         One that is not finite in 16 bits is: it has left the range.
         """
-        each = enumerate(found.each)
-        return [i for i, off in each if off <= self._most or math.isinf(off)]
+        pairs = enumerate(zip(found.each, self._most, strict=True))
+        return [i for i, (off, most) in pairs if off <= most or math.isinf(off)]
 
     def is_fine(self, found: Errors) -> bool:
         return not self.faults(found)

@@ -30,7 +30,7 @@ from amp.integration.functions.twins import Twins
 from amp.integration.observing import value_copies
 from amp.integration.observing.accuracy import Errors
 from amp.integration.observing.judge import MOVES, NONE_FINITE, GradientJudge, Judge
-from amp.integration.observing.result_judge import ResultJudge, most_off
+from amp.integration.observing.result_judge import ResultJudge
 from amp.integration.sessions.graph_views import GraphViews
 from amp.integration.sessions.planned_parts import Plan, Planned
 from amp.integration.sessions.policy_view import PolicyView, Run
@@ -182,8 +182,8 @@ class RunCheck:
         unit = FORMATS[self._policy.dtype].unit
         if self._values.gradients:
             return GradientJudge(exact, unit, self._values.names)
-        bounds = [most_off(unit)] * len(exact)
-        return ResultJudge(exact, unit, self._values.names, bounds)
+        written = [False] * len(exact)
+        return ResultJudge(exact, unit, self._values.names, written)
 
     def _forms(self) -> tuple[_Form, _Form | None, _Form]:
         """The values in float32, with products only if they count, and by the plan."""

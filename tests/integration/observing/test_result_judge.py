@@ -12,9 +12,9 @@ RANDOM = np.random.default_rng(1)
 UNIT = 2.0**-8
 
 
-def judge(*exact: np.ndarray) -> ResultJudge:
+def judge(*exact: np.ndarray, written: bool = False) -> ResultJudge:
     names = [f"result_{number}" for number in range(len(exact))]
-    return ResultJudge(exact, UNIT, names, [most_off(UNIT)] * len(exact))
+    return ResultJudge(exact, UNIT, names, [written] * len(exact))
 
 
 def error(found: np.ndarray, wanted: np.ndarray) -> float:
@@ -65,18 +65,22 @@ def test_of_large_results_a_sample_is_looked_at(size: int) -> None:
     assert len(met) == 64
 
 
-def test_what_float32_does_not_tell_is_not_judged() -> None:
+@pytest.mark.parametrize(("written", "tells"), [(False, 2.0**15), (True, 2.0**8)])
+def test_what_float32_does_not_tell_is_not_judged(written: bool, tells: float) -> None:
     """Means that are 0 by construction, but for rounding: 1e-8 and 1e-3."""
     exact = [np.array([1.0, 2.0]), np.array([1e-8])]
-    one = judge(*exact)
-    found = one.errors([np.array([1.0, 2.0 + 2**-8]), np.array([1e-3])])
+    one = judge(*exact, written=written)
+    near = one.errors([np.array([1.0, 2.0]), np.array([1e-8 * (1 + 0.99 * tells)])])
+    assert one.faults(near) == [1]
+    far = 1e-8 * (1 + 1.01 * tells)
+    found = one.errors([np.array([1.0, 2.0 + 2**-8]), np.array([far])])
     assert one.is_fine(found)
     assert one.outcome(found, 0).text == (
         "results off by 0.0017 at most (1 of 2 are rounding in float32 too)"
     )
-    worse = one.errors([np.array([1.0, 2.5]), np.array([1e-3])])
+    worse = one.errors([np.array([1.0, 3.5]), np.array([far])])
     assert one.faults(worse) == [0]
-    assert one.cause(worse) == "result result_0 off by 0.22"
+    assert one.cause(worse) == "result result_0 off by 0.67"
     left = one.errors([np.array([1.0, np.inf]), np.array([1e-8])])
     assert one.faults(left) == [0]
 

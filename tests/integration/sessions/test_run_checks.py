@@ -151,6 +151,27 @@ def test_no_element_is_taken_twice_and_the_end_of_them_is_the_programs():
     assert job.run(job.made) == [3]
 
 
+@pytest.mark.parametrize("trains", [True, False])
+@pytest.mark.parametrize("reads", [True, False])
+@pytest.mark.parametrize("resource", [True, False])
+def test_a_step_writes_once_to_what_it_computes_from(resource, reads, trains):
+    """TensorFlow says of no write to a reference that it changes something."""
+    counts = []
+
+    def counted(hidden):
+        kind = {"trainable": False, "use_resource": resource}
+        counts.append(v1.get_variable("count", initializer=0.0, **kind))
+        added = v1.assign_add(counts[0], 1.0)
+        with tf.control_dependencies([added]):
+            return hidden * tf.identity(added) if reads else tf.identity(hidden)
+
+    job = Job(counted)
+    fetches = [job.loss, job.train] if trains else [job.loss]
+    for step in range(1, 4):
+        job.run(*fetches)
+        assert job.run(counts[0]) == [step]
+
+
 def test_an_error_in_the_first_step_leaves_the_comparison_to_the_next(formed):
     def checked(hidden):
         small = v1.assert_less(tf.reduce_max(tf.abs(hidden)), 100.0)

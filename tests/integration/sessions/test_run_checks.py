@@ -405,10 +405,10 @@ def test_a_plan_that_loses_gradients_which_another_has_makes_no_step(
     monkeypatch.setattr(accuracy_rules, "loses", lambda *_: loses)  # planted
     monkeypatch.setattr(entrants, "CLOSE_IF_MODELLED", 100.0)
     job = Job(tf.tanh, **changed)
-    job.trained(100)
+    job.trained(400)  # others race when one of two is out: late where it is noisy
     assert set(formed) - {"everything", "products only"} == {FLOAT32, "the cheapest"}
     assert loses == {"everything", "products only"}.isdisjoint(formed)
-    assert job.run(job.made) == [100]
+    assert job.run(job.made) == [400]
 
 
 def test_a_plan_that_trained_weights_find_at_fault_runs_no_more(formed, monkeypatch):

@@ -15,12 +15,6 @@ from amp.graph_rewrite.normalize.wanted import NotRepeatable
 from amp.graph_rewrite.ops.op_table import Kind, facts
 from amp.integration.sessions.policy_view import edge_of
 
-# TensorFlow calls no operation stateful that is given a reference, though most write to
-# it; these hand it on.
-_HANDING_ON = frozenset(
-    {Kind.ENTER, Kind.EXIT, Kind.MERGE, Kind.NEXT_ITERATION, Kind.SWITCH}
-)
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunValues:
@@ -204,15 +198,16 @@ def _names_variable(signature: op_schema.Signature) -> bool:
 def _repeats(node: ir.Node, module: ir.Module, lookup: op_schema.Lookup) -> bool:
     """Whether a second run of a node gives the same, and changes nothing.
 
-    Not if it writes to a reference. Case 1: TensorFlow says so. Case 2: it works on an
-    array or a stack, which are of one run. Case 3: it names a variable. Case 4: it
-    checks something. What prints would print again.
+    Not if it is given a reference and is no control flow, which hands it on: TensorFlow
+    calls none of these stateful, though most write to it. Case 1: TensorFlow says so.
+    Case 2: it works on an array or a stack, which are of one run. Case 3: it names a
+    variable. Case 4: it checks something. What prints would print again.
     """
     row, known = facts(node.op), lookup(node.op)
     ins = () if known is None else known.signature(node).ins
     if generators.is_random(node) or row.kind is Kind.PRINT:
         return False
-    if row.kind not in _HANDING_ON and any(slot.type > ir.REF_OFFSET for slot in ins):
+    if not row.in_frames and any(slot.type > ir.REF_OFFSET for slot in ins):
         return False
     if not wanted.takes_from_elsewhere(node, module):
         return True  # Case 1

@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from amp.graph_rewrite.assign.nominee import Nominee
 from amp.integration.contests.entrants import nominee_under
 from amp.integration.functions.twins import Twins
 from amp.integration.process import PROCESS
@@ -45,6 +46,7 @@ class GraphViews:
         self.float32 = PolicyView(self.twin, None)
         self._parts: dict[Twins, PlannedParts] = {}
         self._views: dict[tuple[Twins, str], PolicyView] = {}
+        self._unawaiting: dict[Any, PolicyView] = {}
 
     @property
     def lock(self) -> threading.RLock:
@@ -71,6 +73,28 @@ class GraphViews:
             by = Plan(twins, self.parts(twins), nominee)
             self._views[twins, plan] = PolicyView(self.twin, by)
         return self._views[twins, plan]
+
+    def unawaiting(
+        self, twins: Twins, plan: str | Nominee, names: frozenset[str]
+    ) -> PolicyView:
+        """The view of a plan in which no node waits for some; `view` if there are none.
+
+        Args:
+          twins: of the policy.
+          plan: its name, or one without a view of its own.
+          names: of the user's nodes.
+        """
+        if isinstance(plan, Nominee):
+            by = Plan(twins, self.parts(twins), plan)
+            return PolicyView(self.twin, by, names)
+        like = self.view(twins, plan)
+        if not names:
+            return like
+        of = None if plan == FLOAT32 else twins
+        if (of, plan, names) not in self._unawaiting:
+            view = PolicyView(self.twin, like.plan, names)
+            self._unawaiting[of, plan, names] = view
+        return self._unawaiting[of, plan, names]
 
     def views(self, twins: Twins) -> dict[str, PolicyView]:
         """The views of a policy so far, by the names of their plans."""

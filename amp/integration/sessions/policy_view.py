@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from amp.graph_rewrite.assign.nominee import CUT
@@ -68,15 +68,23 @@ class PolicyView:
     Args:
       twin: the graph that they are in; other views have theirs in it too.
       plan: None for the view of float32 runs.
+      unawaited: names of the user's nodes for which no node of this view waits.
 
     Attributes:
+      plan: as given.
       planned: what came of the parts that gain by 16 bits, in their order.
     """
 
-    def __init__(self, twin: TwinGraph, plan: Plan | None) -> None:
+    def __init__(
+        self,
+        twin: TwinGraph,
+        plan: Plan | None,
+        unawaited: frozenset[str] = frozenset(),
+    ) -> None:
         self.planned: list[Planned] = []
         self._reported = 0  # how many of those
-        self._twin, self._plan = twin, plan
+        self._twin, self.plan, self._unawaited = twin, plan, unawaited
+        self._early: set[str] = set()  # the names of nodes that would wait for them
         self._added = 0  # how many of the plan's parts, with those that it cannot have
         self._uncast: set[str] = set()  # the names of the nodes of these
         self._own: dict[str, Any] = {}
@@ -85,32 +93,35 @@ class PolicyView:
 
     def operation(self, name: str) -> Any:
         """The twin's operation for the user's of that name, None if there is none."""
-        return self._own.get(name) or self._twin.shared.get(name)
+        return self._own.get(name) or self._shared(name)
+
+    def _shared(self, name: str) -> Any:
+        return None if name in self._early else self._twin.shared.get(name)
 
     def has(self, name: str) -> bool:
         """Whether there is an operation for the user's of that name."""
-        return name in self._own or name in self._twin.shared
+        return self.operation(name) is not None
 
     def unchanged(self, name: str) -> bool:
         """Whether the twin has a node as the user's graph has it, with its inputs."""
-        return name in self._twin.shared and name not in self._own
+        return name not in self._own and self._shared(name) is not None
 
     def behind(self, name: str) -> bool:
         """Whether a node depends on an unscaled gradient (attribute UNSCALE)."""
-        return self._plan is not None and self._plan.parts.behind(name)
+        return self.plan is not None and self.plan.parts.behind(name)
 
     def steps(self, edge: ir.Edge) -> tuple[int, ...]:
         """The types to cast the twin's tensor to, in turn: see `increments.ViewOfTwin`.
 
         An emulated operation has the user's type, but its value may have to be rounded.
         """
-        if self._plan is None or edge[0] not in self._own:
+        if self.plan is None or edge[0] not in self._own:
             return ()
         tensor = self._own[edge[0]].outputs[edge[1]]
         user = self._twin.user_tensor(edge)
         if tensor.dtype.base_dtype != user.dtype.base_dtype:
             return (int(user.dtype.base_dtype.as_datatype_enum),)
-        policy = self._plan.twins.settled.policy
+        policy = self.plan.twins.settled.policy
         if policy is not None and policy.emulate and shown_casts.rounds(tensor):
             return (ir.DTYPE_NUMBERS[policy.dtype], ir.FLOAT)
         return ()
@@ -127,7 +138,7 @@ class PolicyView:
         """
         name = tensor.op.name
         operation = self.operation(name)
-        if self._plan is None or operation is None:
+        if self.plan is None or operation is None:
             return True
         same = operation.outputs[tensor.value_index].dtype == tensor.dtype
         return bool(same) and name not in self._bypassed
@@ -153,12 +164,15 @@ class PolicyView:
         fed = {edge_of(tensors[ref]): shape for ref, shape in feeds.items()}
         asked = [*(o.name for o in targets), *(t.op.name for t in fetches)]
         with uncollected():
+            if self._unawaited:
+                self._twin.definitions.update(self._twin.user)
+                self._early = self._twin.definitions.waiting_for(self._unawaited)
             self._add(asked, fed)
         return Run(
             [self.operation(operation.name) for operation in targets],
             [self._value(edge_of(tensor)) for tensor in fetches],
             {ref: self._tensor(edge_of(given)).ref() for ref, given in tensors.items()},
-            FLOAT32 if self._plan is None else self._plan.nominee.name,
+            FLOAT32 if self.plan is None else self.plan.nominee.name,
         )
 
     def _tensor(self, edge: ir.Edge) -> Any:
@@ -182,12 +196,12 @@ class PolicyView:
         that reads of it. Only runs that need nodes of them are not possible here.
         """
         names = [*asked, *(name for name, _ in fed)]
-        if self._plan is None:
+        if self.plan is None:
             return self._add_as_they_are([n for n in names if not self.has(n)])
-        parts = self._plan.parts
+        parts = self.plan.parts
         parts.cover(asked, fed)
         for part in parts.parts[self._added :]:
-            if not self._add_part(self._plan, part):
+            if not self._add_part(self.plan, part):
                 self._uncast.update(node.name for node in part.nodes)
             self._added += 1
         ancestors = self._twin.definitions.ancestors
@@ -273,8 +287,8 @@ class PolicyView:
 
     def _alike(self, part: Increment, unchanged: set[str]) -> set[str]:
         """The new nodes that all views share: all that they read is shared, too."""
-        known = self._twin.definitions.nodes
-        return unaltered(part.fresh, unchanged, known, self.unchanged)
+        known, alike = self._twin.definitions.nodes, unchanged - self._early
+        return unaltered(part.fresh, alike, known, self.unchanged)
 
     def _prepared(self, plan: Plan, part: Part, made: Increment) -> PreparedIncrement:
         """A part, analyzed and priced: once for all views that find the same there."""
@@ -327,11 +341,22 @@ class PolicyView:
             for index, output in enumerate(operation.outputs)
         }
         edges, controls = {**part.edges, **outputs}, {**part.controls, **there}
+        for name in self._unawaited:
+            controls.pop(name, None)
+        _wait_for_none_of(self._unawaited, proto)
         made = self._twin.add(proto, edges, controls)
         for name in part.fresh:
             if name not in there:
                 place = shared if name in alike else self._own
                 place[name] = made[name]
+
+
+def _wait_for_none_of(names: Container[str], proto: Any) -> None:
+    """Takes some nodes out of the control inputs of a GraphDef's."""
+    for node in proto.node:
+        kept = [t for t in node.input if t[0] != "^" or t[1:] not in names]
+        if len(kept) < len(node.input):
+            node.input[:] = kept
 
 
 def edge_of(tensor: Any) -> ir.Edge:

@@ -31,8 +31,9 @@ from amp.integration.observing import value_copies
 from amp.integration.observing.accuracy import Errors
 from amp.integration.observing.judge import MOVES, NONE_FINITE, GradientJudge, Judge
 from amp.integration.observing.result_judge import ResultJudge
+from amp.integration.racing.race_log import FLOAT32
 from amp.integration.sessions.graph_views import GraphViews
-from amp.integration.sessions.planned_parts import Plan, Planned
+from amp.integration.sessions.planned_parts import Planned
 from amp.integration.sessions.policy_view import PolicyView, Run
 from amp.integration.sessions.run_values import RunValues
 
@@ -162,7 +163,7 @@ class RunCheck:
         loses = best is not None and judge.loses(errors, best[1])
         if best is not None and loses:  # on another batch, and of other weights
             with self._views.lock:
-                form = self._form(self._views.view(self._twins, best[0]))
+                form = self._form(self._view(best[0]))
             loses = judge.loses(errors, judge.errors(self._fetched(run, form)))
         fine = finite and not loses and judge.is_fine(errors)
         if not fine and judge.moved(self._fetched(run, exact)):
@@ -187,13 +188,15 @@ class RunCheck:
 
     def _forms(self) -> tuple[_Form, _Form | None, _Form]:
         """The values in float32, with products only if they count, and by the plan."""
-        views, products = self._views, None
-        exact, view = self._form(views.float32), views.view(self._twins, self._plan)
-        if self._values.gradients:
-            nominee = self._products(view.planned)
-            only = Plan(self._twins, views.parts(self._twins), nominee)
-            products = self._form(PolicyView(views.twin, only))
-        return exact, products, self._form(view)
+        exact, planned = (self._form(self._view(n)) for n in (FLOAT32, self._plan))
+        if not self._values.gradients:
+            return exact, None, planned
+        view = self._views.view(self._twins, self._plan)
+        only = self._view(self._products(view.planned))
+        return exact, self._form(only), planned
+
+    def _view(self, plan: str | Nominee) -> PolicyView:
+        return self._views.unawaiting(self._twins, plan, self._values.unawaited)
 
     def _form(self, view: PolicyView) -> _Form:
         """The values as a view has them."""

@@ -25,6 +25,7 @@ class RunValues:
       names: for each, the node that makes it.
       gradients: whether they are gradients.
       taken: the edges that come from what cannot run twice.
+      unawaited: the nodes that cannot run twice, and that others only wait for.
       scales, inverses: the edges of loss scales, and of what unscales by them.
       weights: the variables that gradients depend on.
     """
@@ -33,6 +34,7 @@ class RunValues:
     names: Sequence[str]
     gradients: bool
     taken: Sequence[ir.Edge]
+    unawaited: frozenset[str] = frozenset()
     scales: Sequence[ir.Edge] = ()
     inverses: Sequence[ir.Edge] = ()
     weights: frozenset[str] = frozenset()
@@ -77,6 +79,7 @@ def values_of(
         tuple(name for name, _ in first),
         True,
         needed.recordable(),
+        frozenset(needed.unawaited),
         [*scales],
         [*inverses],
         _weights(graph, needed.names, lookup),
@@ -99,7 +102,8 @@ def _results(
         raise NotRepeatable(wanted_results.NONE)
     needed.by(name for name, _ in edges)
     names = [name for name, _ in edges]
-    return RunValues((*edges,), names, False, needed.recordable())
+    taken, unawaited = needed.recordable(), frozenset(needed.unawaited)
+    return RunValues((*edges,), names, False, taken, unawaited)
 
 
 class _Needed:
@@ -112,6 +116,7 @@ class _Needed:
 
     Attributes:
       names: of the nodes.
+      unawaited: as of `RunValues`.
     """
 
     def __init__(
@@ -122,6 +127,7 @@ class _Needed:
         self._hidden = frames.not_every_run(module.main)
         self._taken: dict[ir.Edge, None] = {}
         self.names: set[str] = set()
+        self.unawaited: set[str] = set()
 
     def by(self, names: Iterable[str]) -> None:
         """Adds nodes, and what they are computed from.
@@ -147,9 +153,12 @@ class _Needed:
             else:
                 yield edge[0]
         for name in node.controls:
-            if self.is_recorded(self._module.main.nodes[name]):
+            if not self.is_recorded(self._module.main.nodes[name]):
+                yield name
+            elif name in self._hidden:  # what waits for it is in the same loop
                 raise NotRepeatable(f"node {name} cannot run twice")
-            yield name
+            else:
+                self.unawaited.add(name)
 
     def is_recorded(self, node: ir.Node) -> bool:
         """Whether a node, or what it calls, may not run twice; see `_repeats`."""

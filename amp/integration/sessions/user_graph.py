@@ -7,7 +7,7 @@ here; nothing is rewritten, imported or run.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -109,6 +109,18 @@ class Definitions:
             if name not in found:
                 found.add(name)
                 waiting += sources_of(self.nodes[name])
+        return found
+
+    def waiting_for(self, names: Container[str]) -> set[str]:
+        """The nodes that have some as control inputs, and all that depend on these."""
+        found: set[str] = set()
+        count = -1
+        while count != len(found):  # again only where loops of TensorFlow 1 go round
+            count = len(found)
+            for name, node in self.nodes.items():
+                waits = any(t[0] == "^" and t[1:] in names for t in node.input)
+                if waits or not found.isdisjoint(map(source_of, node.input)):
+                    found.add(name)
         return found
 
     def library(self, nodes: Iterable[Any]) -> Any:

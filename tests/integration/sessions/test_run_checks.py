@@ -77,7 +77,7 @@ class Job:
     """Two products with something between, in a session of a graph of its own."""
 
     def __init__(self, between, **changed):
-        scope = contextlib.nullcontext()
+        scope, behind = contextlib.nullcontext(), changed.pop("behind", list)
         if changed.pop("on", True):
             scope = amp.mixed_precision_scope(**{**POLICY, **changed})
         with tf.Graph().as_default(), scope:
@@ -90,7 +90,7 @@ class Job:
             after = 1e-6 if between is past_the_range_of_products else 1.0
             self.loss = tf.reduce_mean((out * after) ** 2)
             descent = v1.train.GradientDescentOptimizer(1e-3)
-            with version_1():
+            with version_1(), tf.control_dependencies(behind()):
                 self.train = descent.minimize(self.loss, self.made)
             self.session = v1.Session()
             self.session.run(v1.global_variables_initializer())
@@ -170,6 +170,32 @@ def test_a_step_writes_once_to_what_it_computes_from(resource, reads, trains):
     for step in range(1, 4):
         job.run(*fetches)
         assert job.run(counts[0]) == [step]
+
+
+@pytest.mark.parametrize("faulty", [False, True])
+@pytest.mark.parametrize("resource", [True, False])
+@pytest.mark.parametrize("grouped", [True, False])
+def test_a_step_that_waits_for_writes_is_compared_without_them(
+    grouped, resource, faulty
+):
+    """As one with a batch normalization waits for its `UPDATE_OPS`."""
+    counts = []
+
+    def updates():
+        kind = {"trainable": False, "use_resource": resource}
+        counts.append(v1.get_variable("count", initializer=0.0, **kind))
+        added = v1.assign_add(counts[-1], 1.0).op
+        return [tf.group(added) if grouped else added]
+
+    between = past_the_range_on_the_way if faulty else plain
+    job = Job(between, behind=updates)
+    job.trained(3)
+    found = accuracy()[1]
+    assert (found.error == np.inf) is faulty
+    assert job.run(counts[0], job.made) == [3.0, 3]
+    assert job.trained(1) == pytest.approx(
+        Job(between, behind=updates, on=False).trained(4)[3:], rel=2.0**-8
+    )
 
 
 def test_an_error_in_the_first_step_leaves_the_comparison_to_the_next(formed):

@@ -549,7 +549,7 @@ def test_a_later_run_that_fails_of_ours_is_float32_in_the_same_twin(monkeypatch)
     original = policy_view.PolicyView.run
 
     def broken(self, *args):
-        if self._plan is not None:
+        if self.plan is not None:
             raise RuntimeError("broken")
         return original(self, *args)
 

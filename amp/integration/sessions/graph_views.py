@@ -46,7 +46,7 @@ class GraphViews:
         self.float32 = PolicyView(self.twin, None)
         self._parts: dict[Twins, PlannedParts] = {}
         self._views: dict[tuple[Twins, str], PolicyView] = {}
-        self._unawaiting: dict[Any, PolicyView] = {}
+        self._drafts: dict[Any, PolicyView] = {}
 
     @property
     def lock(self) -> threading.RLock:
@@ -74,27 +74,28 @@ class GraphViews:
             self._views[twins, plan] = PolicyView(self.twin, by)
         return self._views[twins, plan]
 
-    def unawaiting(
-        self, twins: Twins, plan: str | Nominee, names: frozenset[str]
+    def draft(
+        self, twins: Twins, plan: str | Nominee, unawaited: frozenset[str]
     ) -> PolicyView:
-        """The view of a plan in which no node waits for some; `view` if there are none.
+        """A view of a plan to compute values with (see `PolicyView`).
 
         Args:
           twins: of the policy.
-          plan: its name, or one without a view of its own.
-          names: of the user's nodes.
+          plan: its name, or the plan itself.
+          unawaited: the names of nodes that no node of the view waits for; if there are
+            none, a plan that has a name is computed with its own nodes.
         """
         if isinstance(plan, Nominee):
             by = Plan(twins, self.parts(twins), plan)
-            return PolicyView(self.twin, by, names)
-        like = self.view(twins, plan)
-        if not names:
-            return like
-        of = None if plan == FLOAT32 else twins
-        if (of, plan, names) not in self._unawaiting:
-            view = PolicyView(self.twin, like.plan, names)
-            self._unawaiting[of, plan, names] = view
-        return self._unawaiting[of, plan, names]
+            return PolicyView(self.twin, by, draft=True, unawaited=unawaited)
+        view = self.view(twins, plan)
+        if not unawaited:
+            return view
+        key = None if plan == FLOAT32 else twins, plan, unawaited
+        if key not in self._drafts:
+            made = PolicyView(self.twin, view.plan, draft=True, unawaited=unawaited)
+            self._drafts[key] = made
+        return self._drafts[key]
 
     def views(self, twins: Twins) -> dict[str, PolicyView]:
         """The views of a policy so far, by the names of their plans."""

@@ -68,7 +68,9 @@ class PolicyView:
     Args:
       twin: the graph that they are in; other views have theirs in it too.
       plan: None for the view of float32 runs.
-      unawaited: names of the user's nodes for which no node of this view waits.
+      draft: whether it is there to compute values with, and not to be run in place of
+        the original: without clusters, most checks and reports.
+      unawaited: names of the user's nodes for which no node of a draft waits.
 
     Attributes:
       plan: as given.
@@ -79,11 +81,14 @@ class PolicyView:
         self,
         twin: TwinGraph,
         plan: Plan | None,
+        *,
+        draft: bool = False,
         unawaited: frozenset[str] = frozenset(),
     ) -> None:
         self.planned: list[Planned] = []
         self._reported = 0  # how many of those
-        self._twin, self.plan, self._unawaited = twin, plan, unawaited
+        self._twin, self.plan = twin, plan
+        self._draft, self._unawaited = draft, unawaited
         self._early: set[str] = set()  # the names of nodes that would wait for them
         self._added = 0  # how many of the plan's parts, with those that it cannot have
         self._uncast: set[str] = set()  # the names of the nodes of these
@@ -255,22 +260,39 @@ class PolicyView:
 
     def _rewrite(self, plan: Plan, part: Part, made: Increment) -> bool:
         found = self._prepared(plan, part, made)
-        result = found.prepared.made(plan.nominee, definitions.new_suffix())
-        graph, given = result.graph.main, found.prepared.given.main
-        changed = {name for name in made.fresh if not graph.nodes[name].pristine}
-        if graph is not given:
-            alike = self._alike(found.increment, set(made.fresh) - changed)
-            apart = self._apart(plan, result.graph, alike)
-            self._place(found.increment, serde.write_graph(apart), alike)
-            self._bypassed |= bypassed(part.nodes, graph, found.increment.shown)
+        prepared, nominee = found.prepared, plan.nominee
+        if self._draft:
+            draft = prepared.draft(nominee, definitions.new_suffix())
+            return self._put(plan, part, found, draft) is not None
+        result = prepared.made(nominee, definitions.new_suffix())
+        changes = self._put(plan, part, found, result.graph)
         report = dataclasses.replace(result.report, function=part.name)
-        changes = frozenset(changed if graph is not given else ())
-        digest, low = stored_checks.digest(found.prepared, result.low), result.low
-        uses = found.prepared.priced.analysis.uses.items()
+        digest, low = stored_checks.digest(prepared, result.low), result.low
+        uses = prepared.priced.analysis.uses.items()
         none: frozenset[str] = frozenset()
         high = {u: none.union(one.found.allowed) - low.get(u, none) for u, one in uses}
-        self.planned.append(Planned(part, report, low, high, changes, digest))
-        return graph is not given
+        changed = frozenset(changes or ())
+        self.planned.append(Planned(part, report, low, high, changed, digest))
+        return changes is not None
+
+    def _put(
+        self, plan: Plan, part: Part, found: PreparedIncrement, made: ir.Module
+    ) -> set[str] | None:
+        """Adds a part as it was rewritten, if that changed anything.
+
+        Returns:
+          The names of its nodes that are not as the user built them; None if it was not
+          added.
+        """
+        graph, fresh = made.main, found.increment.fresh
+        if graph is found.prepared.given.main:
+            return None
+        changed = {name for name in fresh if not graph.nodes[name].pristine}
+        alike = self._alike(found.increment, set(fresh) - changed)
+        apart = self._apart(plan, made, alike)
+        self._place(found.increment, serde.write_graph(apart), alike)
+        self._bypassed |= bypassed(part.nodes, graph, found.increment.shown)
+        return changed
 
     def _apart(self, plan: Plan, made: ir.Module, shared: set[str]) -> ir.Module:
         """A rewritten part that draws other random numbers than those of other plans.

@@ -196,7 +196,7 @@ class RunCheck:
         return exact, self._form(only), planned
 
     def _view(self, plan: str | Nominee) -> PolicyView:
-        return self._views.unawaiting(self._twins, plan, self._values.unawaited)
+        return self._views.draft(self._twins, plan, self._values.unawaited)
 
     def _form(self, view: PolicyView) -> _Form:
         """The values as a view has them."""

@@ -128,6 +128,7 @@ class _Needed:
         self._taken: dict[ir.Edge, None] = {}
         self.names: set[str] = set()
         self.unawaited: set[str] = set()
+        self._recorded: dict[str, bool] = {}
 
     def by(self, names: Iterable[str]) -> None:
         """Adds nodes, and what they are computed from.
@@ -162,8 +163,11 @@ class _Needed:
 
     def is_recorded(self, node: ir.Node) -> bool:
         """Whether a node, or what it calls, may not run twice; see `_repeats`."""
-        run = wanted.run_by(node, self._module)
-        return not all(_repeats(each, self._module, self._lookup) for each in run)
+        if node.name not in self._recorded:
+            run = wanted.run_by(node, self._module)
+            repeat = all(_repeats(each, self._module, self._lookup) for each in run)
+            self._recorded[node.name] = not repeat
+        return self._recorded[node.name]
 
     def recordable(self) -> list[ir.Edge]:
         """The edges that come from what cannot run twice, and can be fetched and fed.

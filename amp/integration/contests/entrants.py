@@ -117,7 +117,8 @@ def beside_float32(
     """The plan that is to race float32 though none is predicted to gain, "" for none.
 
     Predictions are wrong by more than a few per cent where operations run beside one
-    another; a race is not.
+    another; a race is not. But no plan gains more than what it has in 16 bits takes in
+    float32: where that is too little, none is worth a race.
 
     Args:
       prepared: what is planned.
@@ -125,16 +126,29 @@ def beside_float32(
       nominee: the plan of a name, as it is made of this.
     """
     policy = prepared.settled.policy
-    asks_more = policy is None or policy.min_gain > USUAL_GAIN
-    if asks_more or float32.seconds32 < LEAST_STEP:
+    if policy is None or policy.min_gain > USUAL_GAIN:
+        return ""
+    step, close = float32.seconds32, _close(float32)
+    if step < LEAST_STEP:
         return ""
     found: dict[str, float] = {}
     for plan in (EVERYTHING.name, PRODUCTS.name):
         foreseen = prepared.foreseen(nominee(plan))
-        if any(foreseen.low.values()):
+        most = close * _seconds32(prepared, foreseen.low)
+        if any(foreseen.low.values()) and most >= policy.min_gain * step:
             found[plan] = foreseen.seconds
     best = min(found, key=found.__getitem__, default="")
-    return best if best and found[best] <= _close(float32) * float32.seconds32 else ""
+    return best if best and found[best] <= close * step else ""
+
+
+def _seconds32(prepared: Prepared, low: Mapping[FunctionUse, frozenset[str]]) -> float:
+    """What the nodes that a plan has in 16 bits are predicted to take in float32."""
+    priced = prepared.priced
+    return sum(
+        priced.analysis.uses[use].weight * priced.uses[use].times[name][0]
+        for use, names in low.items()
+        for name in names
+    )
 
 
 def _close(report: Report) -> float:

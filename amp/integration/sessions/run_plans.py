@@ -28,7 +28,7 @@ from amp.integration.sessions.graph_views import GraphViews
 from amp.integration.sessions.planned_parts import Planned, some
 from amp.integration.sessions.policy_view import PolicyView, Run, Uncastable
 from amp.integration.sessions.run_checks import RunCheck
-from amp.integration.sessions.run_values import values_of
+from amp.integration.sessions.run_values import RunValues, values_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,6 +89,7 @@ class RunPlans:
         self._reports: dict[str, Report] = {}
         self._executed: set[str] = set()
         self._whole: set[str] = set()
+        self._values: RunValues | None = None
 
     @property
     def graph(self) -> Any:
@@ -138,9 +139,11 @@ class RunPlans:
           NotRepeatable: what it gives cannot be computed without changing something.
         """
         assert self.twins is not None
-        asked, executed = self.asked, self._find_executed()
-        found = values_of(self.module(), asked.feeds, asked.fetches, executed)
-        return RunCheck(self._views, self.twins, plan, found)
+        if self._values is None:
+            asked, executed = self.asked, self._find_executed()
+            module = self.module()
+            self._values = values_of(module, asked.feeds, asked.fetches, executed)
+        return RunCheck(self._views, self.twins, plan, self._values)
 
     def drop(self, plan: str, why: str) -> None:
         """Notes that a plan cannot run."""

@@ -30,7 +30,7 @@ def differences(one: Any, two: Any) -> list[str]:
 
 def lines_of(message: Any, prefix: str = "") -> Iterator[str]:
     for field, value in message.ListFields():
-        values = list(value) if field.is_repeated else [value]
+        values = list(value) if hasattr(value, "extend") else [value]
         map_type = field.message_type is not None and field.message_type.GetOptions()
         if map_type and map_type.map_entry:
             for key in value:

@@ -128,7 +128,7 @@ def bytes_by_type(decisions: Sequence[Decision], *, emulated: bool) -> dict[str,
 _NO_NODE = frozenset(
     {
         *("unlisted", "listed", "deny", "variable", "kernel", "cost", "keep"),
-        *("optimizer", "custom"),
+        *("optimizer", "custom", "unguarded"),
     }
 )
 

@@ -56,6 +56,10 @@ CHANGES: Mapping[str, str] = {
     "tied": "what holds the node that it is tied to",
     "unscale": "nothing: what is unscaled no longer fits float16",
     "unscaled": "taking the gradients where mixed precision is on",
+    "unguarded": (
+        "AMP_DTYPE=bfloat16, which has float32's range, or taking the gradient by a "
+        "variable as well"
+    ),
     "computation": "tf.function(jit_compile=True) in place of what is named",
     "searched": "nothing should: a search along a line needs all digits of float32",
     "state": "nothing: a variable is updated in float32",

@@ -86,6 +86,7 @@ RULES: Mapping[str, str] = {
     "tied": "tied to a node that stays float32, by a comparison or by opaque bytes",
     "unscale": "the gradient unscale or downstream of it",
     "unscaled": "a training step whose gradients were taken without a loss scale",
+    "unguarded": "computes a gradient that no loss scale keeps in range",
     "computation": "in a graph with computations of XLA that attributes delimit",
     "searched": "loss and gradient at a point that a search outside of TensorFlow sets",
     "state": "only updates variables",

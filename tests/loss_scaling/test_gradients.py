@@ -863,3 +863,67 @@ def test_gradients_by_a_variable_of_dtensor_are_not_scaled(scope):
     scope(DynamicLossScale())
     assert float(take(ones)) == 2.0
     assert not current().scalers
+
+
+SMALL = 2.0**-30  # below float16's range, which ends at 2**-24
+
+
+def _of_tensors(taken, loss_scale):
+    """A gradient by tensors, of one step in float16, and the report on the step."""
+    w = tf.Variable(np.linspace(-1.0, 1.0, 64, dtype=np.float32).reshape(8, 8))
+
+    def hidden(x):
+        return tf.nn.relu(tf.matmul(x, w))
+
+    def loss(x):
+        made = hidden(x)
+        if taken == "through a branch":
+            made = tf.cond(tf.reduce_sum(x) > 0, lambda: hidden(x), lambda: x)
+        return SMALL * tf.reduce_sum(tf.matmul(made, w))
+
+    @tf.function
+    def step(x):
+        source = x if taken == "by an argument" else x + 1.0
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(source)
+            value = loss(source)
+            rows = tf.reshape(value, [1])
+        if taken == "jacobian":
+            return tape.jacobian(rows, source)[0]
+        if taken == "by tf.gradients":
+            return tf.gradients(value, source)[0]
+        return tape.gradient(value, source)
+
+    x = tf.ones([8, 8])
+    with amp.mixed_precision_scope(
+        dtype="float16",
+        emulate=True,
+        assignment="all",
+        check=False,
+        strict=True,
+        loss_scale=loss_scale,
+    ):
+        step(x)
+        found = step(x)
+    return found.numpy(), amp.reports()[-1]
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [
+        *("by an argument", "by a tensor", "by tf.gradients", "jacobian"),
+        "through a branch",
+    ],
+)
+def test_a_gradient_that_no_scale_keeps_in_range_is_float32(taken):
+    """As the direction of an adversarial example, which is next to nothing."""
+    lost, _ = _of_tensors(taken, NoLossScale())
+    assert not lost.any()
+    found, report = _of_tensors(taken, DynamicLossScale())
+    w = np.linspace(-1.0, 1.0, 64).reshape(8, 8)
+    x = np.ones([8, 8]) + (taken != "by an argument")
+    want = SMALL * ((x @ w > 0) * w.sum(1)) @ w.T
+    np.testing.assert_allclose(found, want, rtol=RTOL)
+    assert report.rewritten
+    rules = {one.rule for one in report.decisions}
+    assert {"compute", "unguarded"} <= rules

@@ -144,6 +144,8 @@ def _kept(node: ir.Node) -> Reason:
     who = node.text(ir.KEEP)
     if who == ir.OPTIMIZER:
         return Reason("optimizer", "the update of an optimizer")
+    if who == ir.UNGUARDED:
+        return Reason("unguarded", "taken by no variable, or a jacobian")
     if who == ir.CUSTOM:
         return Reason("custom", "the graph may be differentiated")
     return Reason("keep", "amp.keep_float32()")

@@ -127,7 +127,7 @@ EXACT = frozenset(
     {
         *("cancels", "count", "custom", "decay", "decision", "deny", "fed", "given"),
         *("keep", "loss", "optimizer", "range", "result", "scalar", "settles"),
-        *("recurrence", "solve", "state", "steep", "unscale"),
+        *("recurrence", "solve", "state", "steep", "unguarded", "unscale"),
     }
 )
 

@@ -34,6 +34,7 @@ SOURCE = (
 SEED = "_amp_seed"  # the loss scale times the incoming gradient
 KEEP = "_amp_keep"  # stays as it is: true, or the text who keeps it, one of these:
 OPTIMIZER = "optimizer"  # built by an optimizer, and not under keep_float32()
+UNGUARDED = "unguarded"  # of a gradient that is not scaled, under a rule that scales
 CUSTOM = "custom"  # of a saved graph, with a gradient of its own
 EMULATED = "_amp_emulated"  # a float32 kernel whose results are rounded to 16 bits
 CLUSTER = "_amp_cluster"  # a fused cluster's call: the edges that its results replace

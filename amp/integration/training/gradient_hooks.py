@@ -10,6 +10,9 @@ are, without loss scaling:
   scaler cannot change;
 * calls without a trainable variable, or with a target that is not float32 or float64.
 
+Under a rule that scales, what a call without a variable computes, and a jacobian, stays
+float32 (`markers.unguarded_scope`).
+
 If the program itself scales the loss (`scaled_losses`), every infinite value is an
 error (`numeric_checks`), they depend on the scale (`loss_scaling.resting`), or the call
 is part of an XLA computation, gradients are not scaled, but marked, so that the update
@@ -168,6 +171,12 @@ def _scaled(
     placing = gradients.GradientPlacement(
         mark=markers.attribute_scope, beside=how.beside, undone=custom_gradients.undone
     )
+    if found is None and not isinstance(rule, NoLossScale):
+        with markers.unguarded_scope():
+            unguarded = how.compute(seeds)
+        if not gradient_sources.arguments(flat):
+            return unguarded
+        return [gradients.marked(grad, placing) for grad in unguarded]
     if found is None and not gradient_sources.arguments(flat):
         return None
     if found is None or isinstance(rule, NoLossScale) or resting.rests(found.scaler):
@@ -276,6 +285,17 @@ def _left_alone(original: wrapping.Function) -> wrapping.Function:
     return left_alone
 
 
+def _jacobian(original: wrapping.Function) -> wrapping.Function:
+    alone = _left_alone(original)
+
+    def jacobian(*args: Any, **kwargs: Any) -> Any:
+        unscaled = isinstance(_rule() or NoLossScale(), NoLossScale)
+        with contextlib.nullcontext() if unscaled else markers.unguarded_scope():
+            return alone(*args, **kwargs)
+
+    return jacobian
+
+
 def _rule() -> LossScale | None:
     """Returns the active rule; None outside of scopes and inside a gradient call."""
     return None if _CALLS else active.active_loss_scale()
@@ -293,8 +313,8 @@ def _list(value: Any) -> list[Any]:
 
 HOOKS: dict[str, wrapping.Decorate] = {
     "GradientTape.gradient": _tape_gradient,
-    "GradientTape.jacobian": _left_alone,
-    "GradientTape.batch_jacobian": _left_alone,
+    "GradientTape.jacobian": _jacobian,
+    "GradientTape.batch_jacobian": _jacobian,
     "gradients_util._GradientsHelper": _gradients_helper,
     "control_flow_ops.pfor": _left_alone,
 }

@@ -103,6 +103,11 @@ class _Marks:
         return None
 
 
+def unguarded_scope() -> contextlib.AbstractContextManager[None]:
+    """A scope whose nodes stay float32, as those of a gradient that is not scaled."""
+    return attribute_scope(ir.KEEP, text=ir.UNGUARDED)
+
+
 def optimizer_scope() -> contextlib.AbstractContextManager[None]:
     """A scope whose nodes stay float32, and are known as those of an optimizer.
 

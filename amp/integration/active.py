@@ -125,6 +125,13 @@ def active_loss_scale() -> LossScale | None:
     return NoLossScale() if FORWARD or VECTORISED else rule
 
 
+def active_dtype() -> str:
+    """The 16-bit type of the policy that holds now, "" where it is off."""
+    now = _scopes()[-1].active if _scopes() else PROCESS.on
+    policy = None if now is None else now.settled.policy
+    return "" if policy is None else policy.dtype
+
+
 def is_strict() -> bool:
     """Whether the policy that holds now is `strict`: failures are raised.
 

@@ -868,8 +868,8 @@ def test_gradients_by_a_variable_of_dtensor_are_not_scaled(scope):
 SMALL = 2.0**-30  # below float16's range, which ends at 2**-24
 
 
-def _of_tensors(taken, loss_scale):
-    """A gradient by tensors, of one step in float16, and the report on the step."""
+def _of_tensors(taken, loss_scale, dtype="float16"):
+    """A gradient by tensors, of one step, and the report on the step."""
     w = tf.Variable(np.linspace(-1.0, 1.0, 64, dtype=np.float32).reshape(8, 8))
 
     def hidden(x):
@@ -896,7 +896,7 @@ def _of_tensors(taken, loss_scale):
 
     x = tf.ones([8, 8])
     with amp.mixed_precision_scope(
-        dtype="float16",
+        dtype=dtype,
         emulate=True,
         assignment="all",
         check=False,
@@ -925,5 +925,6 @@ def test_a_gradient_that_no_scale_keeps_in_range_is_float32(taken):
     want = SMALL * ((x @ w > 0) * w.sum(1)) @ w.T
     np.testing.assert_allclose(found, want, rtol=RTOL)
     assert report.rewritten
-    rules = {one.rule for one in report.decisions}
-    assert {"compute", "unguarded"} <= rules
+    assert {"compute", "unguarded"} <= {one.rule for one in report.decisions}
+    _, report = _of_tensors(taken, DynamicLossScale(), "bfloat16")
+    assert "unguarded" not in {one.rule for one in report.decisions}

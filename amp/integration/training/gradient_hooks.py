@@ -10,8 +10,8 @@ are, without loss scaling:
   scaler cannot change;
 * calls without a trainable variable, or with a target that is not float32 or float64.
 
-Under a rule that scales, what a call without a variable computes, and a jacobian, stays
-float32 (`markers.unguarded_scope`).
+In float16, under a rule that scales, what a call without a variable computes, and a
+jacobian, stays float32 (`markers.unguarded_scope`).
 
 If the program itself scales the loss (`scaled_losses`), every infinite value is an
 error (`numeric_checks`), they depend on the scale (`loss_scaling.resting`), or the call
@@ -171,7 +171,7 @@ def _scaled(
     placing = gradients.GradientPlacement(
         mark=markers.attribute_scope, beside=how.beside, undone=custom_gradients.undone
     )
-    if found is None and not isinstance(rule, NoLossScale):
+    if found is None and _needs_scale(rule):
         with markers.unguarded_scope():
             unguarded = how.compute(seeds)
         if not gradient_sources.arguments(flat):
@@ -289,11 +289,18 @@ def _jacobian(original: wrapping.Function) -> wrapping.Function:
     alone = _left_alone(original)
 
     def jacobian(*args: Any, **kwargs: Any) -> Any:
-        unscaled = isinstance(_rule() or NoLossScale(), NoLossScale)
-        with contextlib.nullcontext() if unscaled else markers.unguarded_scope():
+        if not _needs_scale(_rule()):
+            return alone(*args, **kwargs)
+        with markers.unguarded_scope():
             return alone(*args, **kwargs)
 
     return jacobian
+
+
+def _needs_scale(rule: LossScale | None) -> bool:
+    """Whether a gradient that is not scaled may fall below the range, under a rule."""
+    scales = rule is not None and not isinstance(rule, NoLossScale)
+    return scales and active.active_dtype() == "float16"
 
 
 def _rule() -> LossScale | None:

@@ -118,17 +118,15 @@ def active_loss_scale() -> LossScale | None:
     waiting = PROCESS.waiting
     if waiting is not None and not scopes:
         waiting()
-    now = scopes[-1].active if scopes else PROCESS.on
-    if now is None or now.settled.policy is None:
+    policy = _policy()
+    if policy is None:
         return None
-    rule: LossScale = now.settled.policy.loss_scale
-    return NoLossScale() if FORWARD or VECTORISED else rule
+    return NoLossScale() if FORWARD or VECTORISED else policy.loss_scale
 
 
 def active_dtype() -> str:
     """The 16-bit type of the policy that holds now, "" where it is off."""
-    now = _scopes()[-1].active if _scopes() else PROCESS.on
-    policy = None if now is None else now.settled.policy
+    policy = _policy()
     return "" if policy is None else policy.dtype
 
 
@@ -143,9 +141,16 @@ def is_strict() -> bool:
     if waiting is not None and not scopes:
         waits: bool = waiting.policy.strict
         return waits
-    now = scopes[-1].active if scopes else PROCESS.on
-    policy = None if now is None else now.settled.policy
+    policy = _policy()
     return policy is not None and policy.strict
+
+
+def _policy() -> Policy | None:
+    """The policy that holds now, None where mixed precision is off."""
+    scopes = _scopes()
+    now = scopes[-1].active if scopes else PROCESS.on
+    policy: Policy | None = None if now is None else now.settled.policy
+    return policy
 
 
 def push(now: Active, owner: object) -> None:

@@ -153,14 +153,18 @@ def test_slopes_that_float16_loses_are_kept_by_hand():
     w = tf.Variable(0.05 * tf.random.stateless_normal([4, 2], [3, 4]))
     scaler = ls.scaler_for([w], DynamicLossScale(initial=2.0**15))
     exact, _ = penalised(w, scaler, by_hand=False)(x)
-    errors = {}
-    for by_hand in (False, True):
-        with scope("float16"):
+
+    def error(by_hand, **fields):
+        with scope("float16", **fields):
             slope, _ = penalised(w, scaler, by_hand)(x)
-        errors[by_hand] = float(tf.norm(slope - exact) / tf.norm(exact))
-    # By hand the error is float16's rounding, 2^-11, in each of a few operations;
-    # without, slopes of 5e-8 are between float16's two smallest numbers.
-    assert errors[True] < 2.0**-8 < 0.1 < errors[False]
+        return float(tf.norm(slope - exact) / tf.norm(exact))
+
+    # By hand the error is float16's rounding, 2^-11, in each of a few operations; with
+    # no scale at all, slopes of 5e-8 are between float16's two smallest numbers. Under
+    # a rule that scales, a slope that nobody scales is float32.
+    assert 2.0**-13 < error(by_hand=True) < 2.0**-8
+    assert error(by_hand=False, loss_scale="none") > 0.1
+    assert error(by_hand=False) < 2.0**-13
 
 
 def test_the_penalty_of_slopes_unscaled_by_hand_is_scaled_by_the_policy():

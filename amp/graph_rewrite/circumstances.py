@@ -12,6 +12,7 @@ from amp.graph_rewrite.candidates import inner_gradients
 from amp.graph_rewrite.candidates.context import FORMATS, Context
 from amp.graph_rewrite.candidates.searches import searched
 from amp.graph_rewrite.candidates.unscaled import unscaled
+from amp.graph_rewrite.candidates.zeroed import zeroed
 from amp.graph_rewrite.cost.resolution import Resolution
 from amp.graph_rewrite.graph import calls, ir, op_schema, unscale_markers
 from amp.graph_rewrite.graph.calls import FunctionUse
@@ -72,6 +73,7 @@ def _held(
         "computation": calls.has_computations(module) and "tf.xla.experimental.compile",
         "unscaled": unscaled(module, policy),
         "searched": searched(module, behind),
+        "zeroed": zeroed(module, policy, behind),
     }
     reasons = (Reason(rule, cause) for rule, cause in found.items() if cause)
     return next(reasons, None)

@@ -62,6 +62,10 @@ CHANGES: Mapping[str, str] = {
     ),
     "computation": "tf.function(jit_compile=True) in place of what is named",
     "searched": "nothing should: a search along a line needs all digits of float32",
+    "zeroed": (
+        "a small number added to what is divided by, amp.loss_scaling.apply_if_finite "
+        "around the update, or AMP_DTYPE=bfloat16"
+    ),
     "state": "nothing: a variable is updated in float32",
     "settles": "a loop that runs a fixed number of times: rounded, it may never settle",
     "given": "nothing should: nobody computed the value, and a reader needs it exactly",

@@ -89,6 +89,7 @@ RULES: Mapping[str, str] = {
     "unguarded": "computes a gradient that no loss scale keeps in range",
     "computation": "in a graph with computations of XLA that attributes delimit",
     "searched": "loss and gradient at a point that a search outside of TensorFlow sets",
+    "zeroed": "an update by hand that keeps NaN where an overflow leaves zeros",
     "state": "only updates variables",
     "decision": "only decides: on an index, a mask, an integer, a target",
     "settles": "what a loop waits for to settle comes from it",

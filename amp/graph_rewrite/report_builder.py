@@ -131,7 +131,7 @@ def _verdict(
         return f"rewritten in float32, predicted {gain}"
     for plan in plans.values():
         for reason in plan.reasons.values():
-            if reason.rule in ("gain", "unscaled", "searched"):
+            if reason.rule in ("gain", "unscaled", "searched", "zeroed"):
                 return f"left in float32: {reason.cause}"
     if next(iter(uses.values())).context.policy.emulate and any(
         reason.rule == "cost"

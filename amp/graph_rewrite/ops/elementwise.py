@@ -92,7 +92,12 @@ ELEMENTWISE = (
         fusible=True,
     ),
     follow(
-        "RealDiv", "a quotient; one rounding", "tf:infer", singular=(1,), fusible=True
+        "RealDiv",
+        "a quotient; one rounding",
+        "tf:infer",
+        singular=(1,),
+        poles=(1,),
+        fusible=True,
     ),
     follow(
         "Reciprocal",
@@ -100,12 +105,18 @@ ELEMENTWISE = (
         "tf:infer",
         work="composite",
         singular=(0,),
+        poles=(0,),
         fusible=True,
     ),
     follow(
-        "Inv", "a quotient; one rounding", "tf:infer", work="composite", singular=(0,)
+        "Inv",
+        "a quotient; one rounding",
+        "tf:infer",
+        work="composite",
+        singular=(0,),
+        poles=(0,),
     ),
-    follow("Div", "RealDiv on floats", "definition", singular=(1,)),
+    follow("Div", "RealDiv on floats", "definition", singular=(1,), poles=(1,)),
     follow(
         "DivNoNan",
         "a quotient; jumps to 0 where y turns 0",
@@ -118,6 +129,7 @@ ELEMENTWISE = (
         "halves the exponent; steep only next to 0",
         "tf:infer",
         singular=(0,),
+        zero=True,
         fusible=True,
     ),
     follow(
@@ -126,6 +138,7 @@ ELEMENTWISE = (
         "tf:infer",
         work="composite",
         singular=(0,),
+        poles=(0,),
     ),
     follow(
         "SqrtGrad",
@@ -140,6 +153,7 @@ ELEMENTWISE = (
         "tf:infer",
         work="transcendental",
         singular=(0,),
+        poles=(0,),
         steep=True,
         fusible=True,
     ),
@@ -162,6 +176,7 @@ ELEMENTWISE = (
         "TensorFlow infers it, but a rounded operand is off by a whole unit or more",
         "measured",
         singular=(1,),
+        poles=(1,),
         steep=True,
         kind=Kind.ROUND,
     ),
@@ -238,8 +253,15 @@ ELEMENTWISE = (
         "definition",
         work="transcendental",
     ),
-    follow("Abs", "sign bit; rounds nothing", "tf:clear", fusible=True),
-    follow("Neg", "sign bit; rounds nothing", "tf:clear", subtracts=True, fusible=True),
+    follow("Abs", "sign bit; rounds nothing", "tf:clear", zero=True, fusible=True),
+    follow(
+        "Neg",
+        "sign bit; rounds nothing",
+        "tf:clear",
+        subtracts=True,
+        zero=True,
+        fusible=True,
+    ),
     follow(
         "Maximum Minimum ClipByValue",
         "selects by comparing",

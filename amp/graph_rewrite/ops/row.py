@@ -135,6 +135,8 @@ class Row:
       kind: the property that algorithms on graphs look for.
       singular: flat input numbers at which a tiny positive value that is rounded to 0
         gives inf, NaN, an infinite derivative, or (`DivNoNan`) a jump to 0.
+      poles: flat input numbers at which 0 gives inf or NaN, whatever the others are.
+      zero: whether it gives 0 at 0, of ops of which no other fact says so.
       steep: whether its condition number |x f'(x) / f(x)| is unbounded, so that where x
         is large, or near a pole or jump, a rounding of x is a far larger error of the
         output.
@@ -196,6 +198,8 @@ class Row:
     weights: Weights = Weights((1,))
     kind: Kind = Kind.OTHER
     singular: tuple[int, ...] = ()
+    poles: tuple[int, ...] = ()
+    zero: bool = False
     steep: bool = False
     subtracts: bool = False
     levels_off: bool = False

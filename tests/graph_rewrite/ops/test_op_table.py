@@ -358,6 +358,28 @@ def test_singular_is_where_zero_gives_no_finite_value_or_slope(op: str) -> None:
     assert tuple(found) == TABLE[op].singular
 
 
+@pytest.mark.parametrize("op", SMOOTH)
+def test_poles_are_where_zero_gives_no_finite_value_whatever_the_others_are(
+    op: str,
+) -> None:
+    arity = len(op_def_registry.get(op).input_arg)
+    found = []
+    for port in range(arity):
+        finite = False
+        for other in (0.0, 0.5):
+            values = [other] * arity
+            values[port] = 0.0
+            finite |= bool(np.isfinite(value_and_slopes(op, values)[0]))
+        if not finite:
+            found.append(port)
+    assert tuple(found) == TABLE[op].poles
+
+
+@pytest.mark.parametrize("op", [row.op for row in TABLE.values() if row.zero])
+def test_what_gives_zero_at_zero_does(op: str) -> None:
+    assert value_and_slopes(op, [0.0])[0] == 0.0
+
+
 @pytest.mark.parametrize(
     "op",
     words(

@@ -30,6 +30,7 @@ from amp.graph_rewrite.candidates.conditioning import conditioning
 from amp.graph_rewrite.candidates.context import Context, Typed, type_ports
 from amp.graph_rewrite.candidates.eligibility import Candidates, find_eligible
 from amp.graph_rewrite.candidates.exact_products import exact_products
+from amp.graph_rewrite.candidates.float_paths import FloatPaths
 from amp.graph_rewrite.candidates.frame_variables import held, unfit
 from amp.graph_rewrite.candidates.given_values import given_values
 from amp.graph_rewrite.candidates.hazards import references
@@ -159,8 +160,9 @@ def analyze_typed(
     found = passes(graphs, typed, products, call_values)
     eligible = without(eligible, loss(graphs, typed, found))
     known = _with_constants(typed, call_values)
-    eligible = without(eligible, solutions(graphs, typed, every))
-    eligible = without(eligible, recurrences(graphs, typed, every))
+    paths = FloatPaths(graphs, typed, every)
+    eligible = without(eligible, solutions(paths))
+    eligible = without(eligible, recurrences(paths))
     given = _given(graphs, call_values)
     eligible = without(
         eligible, _ill_conditioned(graphs, known, contexts, found, given)

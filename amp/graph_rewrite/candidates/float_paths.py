@@ -6,6 +6,7 @@ walk them. Nothing is refused here.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 
 from amp.graph_rewrite.candidates.call_values import Member, UseEdge
@@ -13,7 +14,8 @@ from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.candidates.passes import passed_on
 from amp.graph_rewrite.graph import ir
 from amp.graph_rewrite.graph.calls import FunctionUse, Site
-from amp.graph_rewrite.ops.op_table import Kind, Role
+from amp.graph_rewrite.graph.gradients_taken import is_trained
+from amp.graph_rewrite.ops.op_table import Kind, Role, facts
 
 _SUMS = frozenset({Kind.SUM, Kind.BIAS})
 
@@ -27,8 +29,7 @@ class FloatPaths:
       sites: the calls, loops and branches of the module that are known.
 
     Attributes:
-      onward, back: of each edge that passes between functions or from trip to trip,
-        the edges that have its value there, and those that it has its value from.
+      graphs, typed, sites: as given.
     """
 
     def __init__(
@@ -38,11 +39,31 @@ class FloatPaths:
         sites: Mapping[Member, Site],
     ) -> None:
         self.graphs, self.typed, self.sites = graphs, typed, sites
-        self.onward: dict[UseEdge, list[UseEdge]] = {}
-        self.back: dict[UseEdge, list[UseEdge]] = {}
-        for before, after in passed_on(graphs, sites.values()):
-            self.onward.setdefault(before, []).append(after)
-            self.back.setdefault(after, []).append(before)
+
+    @functools.cached_property
+    def onward(self) -> Mapping[UseEdge, list[UseEdge]]:
+        """Of an edge that passes between functions or trips, those with its value."""
+        onward: dict[UseEdge, list[UseEdge]] = {}
+        for before, after in passed_on(self.graphs, self.sites.values()):
+            onward.setdefault(before, []).append(after)
+        return onward
+
+    @functools.cached_property
+    def back(self) -> Mapping[UseEdge, list[UseEdge]]:
+        """Of an edge that was passed, those that it has its value from."""
+        back: dict[UseEdge, list[UseEdge]] = {}
+        for before, after in passed_on(self.graphs, self.sites.values()):
+            back.setdefault(after, []).append(before)
+        return back
+
+    @functools.cached_property
+    def trained(self) -> bool:
+        """Whether gradients are taken."""
+        return is_trained(self.graphs.values())
+
+    def has(self, kind: Kind) -> bool:
+        """Whether any node is of a kind."""
+        return any(facts(op).kind is kind for g in self.graphs.values() for op in g.ops)
 
     def view(self, member: Member) -> Typed:
         """A node with its types."""

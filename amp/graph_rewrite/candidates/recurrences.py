@@ -16,20 +16,13 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from amp.graph_rewrite.candidates.call_values import Member, UseEdge
-from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.candidates.float_paths import FloatPaths
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.graph.calls import FunctionUse, Site
-from amp.graph_rewrite.graph.gradients_taken import is_trained
-from amp.graph_rewrite.ops.op_table import Kind, facts
+from amp.graph_rewrite.ops.op_table import Kind
 from amp.graph_rewrite.plan import Reason
 
 
-def recurrences(
-    graphs: Mapping[FunctionUse, ir.Graph],
-    typed: Mapping[FunctionUse, Mapping[str, Typed]],
-    sites: Mapping[Member, Site],
-) -> dict[Member, Reason]:
+def recurrences(paths: FloatPaths) -> dict[Member, Reason]:
     """Refuses products on a cycle over the trips of a loop.
 
     Where a gradient is taken, only where a trip has two of them, one after the other,
@@ -38,23 +31,13 @@ def recurrences(
     compared: there one is enough, if the loop also adds to what it had, as iterations
     of solvers do, or if the cycle is over a variable, from call to call. That may have
     quotients, roots and products of elements between, too.
-
-    Args:
-      graphs: every use's graph.
-      typed: its nodes.
-      sites: the calls, loops and branches of the module that are known.
     """
-    kinds = {facts(op).kind for graph in graphs.values() for op in graph.ops}
-    loops = any(site.call.loop for site in sites.values())
-    loops |= Kind.NEXT_ITERATION in kinds
-    if not loops and Kind.WRITE not in kinds:
+    loops = any(site.call.loop for site in paths.sites.values())
+    loops |= paths.has(Kind.NEXT_ITERATION)
+    if not loops and (paths.trained or not paths.has(Kind.WRITE)):
         return {}
-    trained = is_trained(graphs.values())
-    if trained and not loops:
-        return {}
-    paths = FloatPaths(graphs, typed, sites)
     found = _of_several(paths) if loops else set()
-    found |= set() if trained else _of_one(paths)
+    found |= set() if paths.trained else _of_one(paths)
     return {node: Reason("recurrence", node[1]) for node in found}
 
 

@@ -12,22 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from amp.graph_rewrite.candidates.call_values import Member, UseEdge
-from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.candidates.float_paths import FloatPaths
-from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.graph.calls import FunctionUse, Site
-from amp.graph_rewrite.graph.gradients_taken import is_trained
-from amp.graph_rewrite.ops.op_table import Kind, Role, facts
+from amp.graph_rewrite.ops.op_table import Kind, Role
 from amp.graph_rewrite.plan import Reason
 
 _TURNING = frozenset({Role.COMPUTE, Role.FOLLOW, Role.MOVE})
 
 
-def solutions(
-    graphs: Mapping[FunctionUse, ir.Graph],
-    typed: Mapping[FunctionUse, Mapping[str, Typed]],
-    sites: Mapping[Member, Site],
-) -> dict[Member, Reason]:
+def solutions(paths: FloatPaths) -> dict[Member, Reason]:
     """Refuses products that compute such a matrix, or read a solution, and all between.
 
     Case 1: the nearest products before, whatever lies between. So of the operands of
@@ -38,16 +30,10 @@ def solutions(
     Case 3: the nearest products behind, and behind case 2 the gradients, which read
       what these products read. Where no gradient is taken, all that follow one another
       with sums, moves and constant factors between: I - A K^-1 A' cancels to rounding.
-
-    Args:
-      graphs: every use's graph.
-      typed: its nodes.
-      sites: the calls, loops and branches of the module that are known.
     """
-    if not any(facts(op).kind is Kind.SOLVE for g in graphs.values() for op in g.ops):
+    if not paths.has(Kind.SOLVE):
         return {}
-    paths = FloatPaths(graphs, typed, sites)
-    walk = _Walk(paths, is_trained(graphs.values()))
+    walk = _Walk(paths)
     nearest = [member for member in walk.behind({}) if paths.is_product(member)]
     before = walk.before([*walk.solved, *nearest])
     return before | walk.behind(before)
@@ -72,14 +58,13 @@ class _Walk:
 
     Args:
       paths: of the module.
-      trained: whether gradients are taken.
 
     Attributes:
       solved: the nodes that factor, invert or solve.
     """
 
-    def __init__(self, paths: FloatPaths, trained: bool) -> None:
-        self._paths, self._trained = paths, trained
+    def __init__(self, paths: FloatPaths) -> None:
+        self._paths = paths
         self.solved = [
             (use, name)
             for use, graph in paths.graphs.items()
@@ -137,14 +122,14 @@ class _Walk:
                 if member in paths.sites or row.kind is Kind.SOLVE:
                     continue
                 near, goes_on = place.near, not row.sums
-                follows = not self._trained and paths.is_linear(member)
+                follows = not paths.trained and paths.is_linear(member)
                 if row.role is Role.COMPUTE:
                     operands = paths.read([member])
                     if not near and not follows and operands.isdisjoint(shared):
                         continue
                     goes_on = follows or not operands.isdisjoint(passing)
                     near = False
-                elif not near and not follows and not self._trained:
+                elif not near and not follows and not paths.trained:
                     continue
                 if row.role in _TURNING:
                     found.setdefault(member, place.reason)

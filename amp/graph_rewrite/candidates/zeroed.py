@@ -46,7 +46,7 @@ def zeroed(
     }
     if not any(by_hand.values()) or not _divides(module, behind):
         return ""
-    walk = _Walk(module, behind)
+    walk = _Walk(module)
     for use in walk.graphs:
         for node in by_hand.get(use.name, ()):
             for edge in node.inputs[1:]:
@@ -68,35 +68,41 @@ def _divides(module: ir.Module, behind: Mapping[str, frozenset[str]]) -> bool:
 class _Walk:
     """What is zero in a module after an overflow, and what is then not finite.
 
-    Goes over all graphs until nothing is found, for calls and loops.
+    Goes on from what is found to its readers, into functions and over trips of loops.
 
     Args:
-      module, behind: as of `zeroed`.
+      module: as of `zeroed`.
 
     Attributes:
       graphs: of each use of a function.
       broken: the edges that are not finite, each with the node where it began.
     """
 
-    def __init__(self, module: ir.Module, behind: Mapping[str, frozenset[str]]) -> None:
+    def __init__(self, module: ir.Module) -> None:
         uses = calls.uses_with_weights(module)
         self.graphs = {use: calls.graph_of(module, use) for use in uses}
         self.broken: dict[UseEdge, str] = {}
         self._zeros: set[UseEdge] = set()
         self._lookup = op_schema.lookup_of(module)
-        links = [*passed_on(self.graphs, calls.sites(module, uses).values())]
-        before = -1
-        while before != (before := len(self.broken) + len(self._zeros)):
-            for use, graph in self.graphs.items():
-                among = behind.get(use.name, frozenset())
-                for name in graph.order if among else ():
-                    if name in among:
-                        self._visit(use, graph.nodes[name])
-            for one, other in links:
-                if one in self._zeros:
-                    self._zeros.add(other)
-                if one in self.broken:
-                    self.broken.setdefault(other, self.broken[one])
+        self._pending: list[UseEdge] = []
+        onward: dict[UseEdge, list[UseEdge]] = {}
+        sites = calls.sites(module, uses).values()
+        for one, other in passed_on(self.graphs, sites):
+            onward.setdefault(one, []).append(other)
+        for use, graph in self.graphs.items():
+            for node in graph.nodes.values():
+                if node.flag(ir.UNSCALE) and node.op == loss_scale.UNSCALE:
+                    self._add_zeros([(use, (node.name, 0))])
+        while self._pending:
+            use, edge = place = self._pending.pop()
+            for other in onward.get(place, ()):
+                if place in self._zeros:
+                    self._add_zeros([other])
+                if place in self.broken:
+                    self._break([other], self.broken[place])
+            graph = self.graphs[use]
+            for name, _ in graph.readers.get(edge, ()):
+                self._visit(use, graph.nodes[name])
 
     def _visit(self, use: FunctionUse, node: ir.Node) -> None:
         """Notes what a node gives."""
@@ -108,18 +114,22 @@ class _Walk:
         broken = {i: place for i, place in read.items() if place in self.broken}
         outs = enumerate(signature.outs)
         made = [(use, (node.name, i)) for i, slot in outs if slot.type in ir.FLOATS]
-        if node.flag(ir.UNSCALE) and node.op == loss_scale.UNSCALE:
-            self._zeros.update(made)
-        elif not zeros.isdisjoint(row.poles):
+        if not zeros.isdisjoint(row.poles):
             self._break(made, node.name)
         elif broken and _hands_on(node.op, row, signature, broken):
             self._break(made, self.broken[next(iter(broken.values()))])
         elif zeros and _keeps_zero(row, zeros, len(read)):
-            self._zeros.update(made)
+            self._add_zeros(made)
+
+    def _add_zeros(self, places: Iterable[UseEdge]) -> None:
+        new = [place for place in places if place not in self._zeros]
+        self._zeros.update(new)
+        self._pending += new
 
     def _break(self, places: Iterable[UseEdge], by: str) -> None:
-        for place in places:
-            self.broken.setdefault(place, by)
+        new = [place for place in places if place not in self.broken]
+        self.broken |= dict.fromkeys(new, by)
+        self._pending += new
 
 
 def _hands_on(

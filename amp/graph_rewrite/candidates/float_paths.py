@@ -87,13 +87,19 @@ class FloatPaths:
         return [(use, (name, index)) for index, slot in outs if slot.type in ir.FLOATS]
 
     def is_linear(self, member: Member) -> bool:
-        """Whether a node is linear in each operand: one of products, sums and moves."""
+        """Whether a node is linear in each operand: one of products, sums and moves.
+
+        One of whose operands is a constant is linear in the other one, if it multiplies
+        or divides by it.
+        """
         row = self.view(member).facts
         if row.role in (Role.COMPUTE, Role.MOVE) or row.sums:
             return True
-        if row.copies or row.kind in _SUMS:
+        if row.copies or row.kind in _SUMS or (row.subtracts and row.zero):
             return True
-        operands = map(self.root, self.operands(member))
+        operands = [*map(self.root, self.operands(member))]
+        if row.poles == (1,) and row.kind is not Kind.ROUND:
+            return len(operands) == 2 and self._is_constant(operands[1])
         return row.kind is Kind.PRODUCT and any(map(self._is_constant, operands))
 
     def is_arithmetic(self, member: Member) -> bool:

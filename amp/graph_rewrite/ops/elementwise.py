@@ -239,7 +239,13 @@ ELEMENTWISE = (
         work="transcendental",
         steep=True,
     ),
-    keep("Pow", "range and error grow with the exponent", "tf:deny", singular=(0,)),
+    keep(
+        "Pow",
+        "range and error grow with the exponent",
+        "tf:deny",
+        singular=(0,),
+        kind=Kind.POWER,
+    ),
     keep(
         "Xdivy Xlogy",
         "made for losses: logs and quotients of tiny probabilities",

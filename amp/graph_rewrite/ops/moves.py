@@ -155,6 +155,7 @@ MOVES = (
         "a constant, exact",
         "tf:clear",
         work="copy",
+        kind=Kind.ZEROS,
         bounded=True,
         hands_on_list=True,
     ),

@@ -52,6 +52,8 @@ class Kind(enum.Enum):
     BIAS = "its operand with a vector added along an axis"
     PRODUCT = "the product of two operands, element by element"
     SQUARE = "the square of an operand, or of a difference"
+    POWER = "its first operand to the power of the second"
+    ZEROS = "as many zeros as its operand has elements"
     ROUND = "whole numbers beside its operand"
     REMAINDER = "what is left of its operand by whole numbers of another"
     SIGN = "1, -1 or 0, as its operand is"
@@ -136,7 +138,7 @@ class Row:
       singular: flat input numbers at which a tiny positive value that is rounded to 0
         gives inf, NaN, an infinite derivative, or (`DivNoNan`) a jump to 0.
       poles: flat input numbers at which 0 gives inf or NaN, whatever the others are.
-      zero: whether it gives 0 at 0, of ops of which no other fact says so.
+      zero: whether it is a root, a size or a sign of its operand, and so is 0 at 0.
       steep: whether its condition number |x f'(x) / f(x)| is unbounded, so that where x
         is large, or near a pole or jump, a rounding of x is a far larger error of the
         output.

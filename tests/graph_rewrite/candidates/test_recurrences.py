@@ -24,6 +24,13 @@ def filtered(state: tf.Tensor, a: tf.Tensor) -> tf.Tensor:
     return 0.9 * tf.transpose(tf.matmul(a, half, name="next")) + tf.eye(WIDTH)
 
 
+def symmetric(state: tf.Tensor, a: tf.Tensor) -> tf.Tensor:
+    """The same, made symmetric by a quotient, and with its sign turned twice."""
+    half = tf.matmul(state, a, transpose_b=True, name="half")
+    product = -tf.matmul(a, half, name="next")
+    return -(product + tf.transpose(product)) / 2.0
+
+
 def descended(state: tf.Tensor, a: tf.Tensor) -> tf.Tensor:
     """A regression by gradients, written out."""
     left = tf.matmul(a, state, name="half") - tf.ones([WIDTH, WIDTH])
@@ -67,6 +74,7 @@ def added(state: tf.Tensor, a: tf.Tensor) -> tf.Tensor:
     ("trip", "held"),
     [
         (filtered, True),
+        (symmetric, True),
         (descended, True),
         (solved, True),
         (divided, False),

@@ -80,6 +80,49 @@ def by_search_in_a_loop(weights, grads):
     weights[0].assign_sub(0.01 * x)
 
 
+def by_search_from_zeros(weights, grads):
+    x = tf.zeros_like(grads[0])
+    r = grads[0] - tf.matmul(tf.eye(8) + 0.1, x)
+    weights[0].assign_sub(0.01 * r / tf.sqrt(tf.reduce_sum(r * r)))
+
+
+def by_sum_of_squares(weights, grads):
+    norm = tf.sqrt(sum(tf.reduce_sum(g * g) for g in grads))
+    add(weights, [g / norm for g in grads])
+
+
+def by_powers(weights, grads):
+    add(weights, [g / tf.reduce_sum(g**2) ** 0.5 for g in grads])
+
+
+def by_inverse_power(weights, grads):
+    add(weights, [g * tf.reduce_sum(g * g) ** -0.5 for g in grads])
+
+
+def by_norm_of_three(weights, grads):
+    add(weights, [g / tf.norm(g, ord=3) for g in grads])
+
+
+def by_double_norm(weights, grads):
+    norms = [tf.norm(tf.cast(g, tf.float64)) for g in grads]
+    pairs = zip(grads, norms, strict=True)
+    add(weights, [g / tf.cast(norm, tf.float32) for g, norm in pairs])
+
+
+def bounded(weights, grads):
+    """A bound of NaN is NaN."""
+    add(weights, [tf.clip_by_value(g / tf.norm(g), -1.0, 1.0) for g in grads])
+
+
+def in_a_compiled_function(weights, grads):
+    tf.function(by_norm, jit_compile=True)(weights, grads)
+
+
+def in_float32(weights, grads):
+    with amp.keep_float32():
+        tf.function(by_norm)(weights, grads)
+
+
 def in_a_function(weights, grads):
     tf.function(by_norm)(weights, grads)
 
@@ -123,6 +166,35 @@ def without_nan(weights, grads):
     add(weights, [tf.math.divide_no_nan(g, tf.norm(g)) for g in grads])
 
 
+def with_bounded_factor(weights, grads):
+    add(weights, [g * tf.minimum(1.0, 0.1 / tf.norm(g)) for g in grads])
+
+
+def clipped_by_a_branch(weights, grads):
+    norm = tf.linalg.global_norm(grads)
+    if norm > 1.0:
+        grads = [g / norm for g in grads]
+    add(weights, grads)
+
+
+def with_divisor_by_a_branch(weights, grads):
+    norm = tf.norm(grads[0])
+    divisor = tf.cond(norm > 0.0, lambda: norm, lambda: 1.0)
+    weights[0].assign_sub(0.1 * grads[0] / divisor)
+
+
+def by_search_while_it_is_large(weights, grads):
+    x, r = tf.zeros([8, 8]), grads[0]
+    p, count = r, 0
+    while tf.logical_and(count < 3, tf.norm(r) > 1e-3 * tf.norm(grads[0])):
+        z = tf.matmul(tf.linalg.diag(tf.range(1.0, 9.0)), p)
+        size = tf.reduce_sum(r * r) / tf.reduce_sum(p * z)
+        x, before = x + size * p, tf.reduce_sum(r * r)
+        r = r - size * z
+        p, count = r + tf.reduce_sum(r * r) / before * p, count + 1
+    weights[0].assign_sub(0.01 * x)
+
+
 def adaptive(weights, grads):
     """Adam, with moments that are not zero any more."""
     for weight, g in zip(weights, grads, strict=True):
@@ -147,11 +219,15 @@ def left_out(weights, grads):
 
 KEPT = [
     *(by_norm, by_global_norm, by_largest, by_reciprocal_root, sharpness_aware),
-    *(by_search_along, by_search_in_a_loop, in_a_function, in_a_branch),
+    *(by_search_along, by_search_in_a_loop, by_search_from_zeros, by_sum_of_squares),
+    *(by_powers, by_inverse_power, by_norm_of_three, by_double_norm, bounded),
+    *(in_a_function, in_a_compiled_function, in_float32, in_a_branch),
 ]
 FINITE = [
     *(plain, with_epsilon, with_epsilon_inside, with_bound, clipped, clipped_each),
-    *(chosen, without_nan, adaptive, by_weights_norm, by_an_optimizer, left_out),
+    *(chosen, without_nan, with_bounded_factor, clipped_by_a_branch),
+    *(with_divisor_by_a_branch, by_search_while_it_is_large),
+    *(adaptive, by_weights_norm, by_an_optimizer, left_out),
 ]
 
 
@@ -231,3 +307,51 @@ def test_an_update_in_a_session_is_kept_too():
     rules = {each.rule for r in amp.reports()[before:] for each in r.decisions}
     assert "zeroed" in rules
     assert np.isfinite(value).all()
+
+
+def test_a_gradient_that_is_unscaled_by_hand_stays_infinite_and_keeps_nothing(weights):
+    scaler = amp.loss_scaling.scaler_for(weights, amp.loss_scaling.DynamicLossScale())
+
+    def scaled(weights, x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.nn.tanh(tf.matmul(x, weights[0]) + weights[1]))
+            loss = amp.loss_scaling.scale_loss(loss, scaler)
+        grads, finite = amp.loss_scaling.unscale(tape.gradient(loss, weights), scaler)
+        if finite:
+            by_norm(weights, grads)
+
+    @tf.function
+    def trained(x):
+        scaled(weights, x)
+
+    before = len(amp.reports())
+    with amp.mixed_precision_scope(**FIELDS):
+        trained(0.1 * tf.ones([4, 8]))
+    rules = {each.rule for r in amp.reports()[before:] for each in r.decisions}
+    assert rules
+    assert "zeroed" not in rules
+
+
+def test_a_loop_of_tensorflow_1_is_gone_through():
+    with tf.Graph().as_default():
+        x = v1.placeholder(tf.float32, [None, 8])
+        w = v1.get_variable("w", [8, 8])
+        before = len(amp.reports())
+        with amp.mixed_precision_scope(**FIELDS):
+            loss = tf.reduce_sum(tf.nn.tanh(tf.matmul(x, w)))
+            (grad,) = tf.gradients(loss, [w])
+            v1.disable_control_flow_v2()
+            try:
+                _, found = tf.while_loop(
+                    lambda i, g: i < 2,
+                    lambda i, g: (i + 1, g / tf.norm(g)),
+                    (0, grad),
+                )
+            finally:
+                v1.enable_control_flow_v2()
+            train = v1.assign_sub(w, 0.1 * found)
+            with v1.Session() as session:
+                session.run(v1.global_variables_initializer())
+                session.run(train, {x: np.ones([4, 8], np.float32)})
+    rules = {each.rule for r in amp.reports()[before:] for each in r.decisions}
+    assert "zeroed" in rules

@@ -61,12 +61,19 @@ def zeroed(
     ]
     if not written or not _divides(module, behind):
         return ""
-    compared = _Walk(module, frozenset()).compared
-    broken = _Walk(module, compared).broken
+    walk = _Walk(module)
+    found = _kept(walk, written)
+    if found and walk.compared:
+        found = _kept(_Walk(module, walk.compared), written)
+    return found
+
+
+def _kept(walk: _Walk, written: Iterable[tuple[str, ir.Node]]) -> str:
+    """Says which of some nodes, with their functions, keeps what is not finite."""
     for name, node in written:
         for edge in node.inputs[1:]:
-            if (name, edge) in broken:
-                by = broken[name, edge]
+            if (name, edge) in walk.broken:
+                by = walk.broken[name, edge]
                 return f"{node.name} would keep what {by} makes of an overflow"
     return ""
 
@@ -97,7 +104,9 @@ class _Walk:
         program has seen to it: of a norm that is 0 none is more than 1.
     """
 
-    def __init__(self, module: ir.Module, chosen: Container[tuple[str, str]]) -> None:
+    def __init__(
+        self, module: ir.Module, chosen: Container[tuple[str, str]] = ()
+    ) -> None:
         self._graphs = {graph.name: graph for graph in module.graphs()}
         self._functions = module.functions
         self._chosen = chosen

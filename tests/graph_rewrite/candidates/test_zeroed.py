@@ -264,7 +264,7 @@ def test_an_update_that_stays_finite_keeps_nothing(update, xla, weights):
 def test_no_overflow_leaves_a_weight_that_is_not_finite(update, weights):
     """An overflow at the first step, as a scale from 2^24 has in float16.
 
-    The gradient of the first weights is 4 * 8 * 2^24 in float32, and infinite in half.
+    The scale alone is beyond float16's largest number, 65504.
     """
     weights[0].assign(0.01 * tf.random.stateless_normal([8, 8], [1, 2]))
     x = tf.ones([4, 8])

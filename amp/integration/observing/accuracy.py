@@ -157,6 +157,27 @@ def loses(plan: Errors, other: Errors, unit: float) -> bool:
     )
 
 
+def spoilt(plan: Errors, without: Errors, unit: float) -> list[int]:
+    """The values whose error is mostly made by some of a plan's nodes, the worst first.
+
+    Args:
+      plan: the errors with these nodes in 16 bits.
+      without: those without.
+      unit: the unit roundoff of the 16-bit type. Values that are smaller than this, by
+        all of them together, are not looked at (see `loses`).
+    """
+    least = unit**2 * sum(plan.sizes)
+    most = [ONE * max(told, unit) for told in without.each]
+    found = [
+        number
+        for number, off in enumerate(plan.each)
+        if off > most[number]
+        and without.each[number] <= NOISE
+        and plan.sizes[number] > least
+    ]
+    return sorted(found, key=lambda number: -plan.each[number] / most[number])
+
+
 def bent(alone: Errors, products: Errors, unit: float) -> list[int]:
     """The gradients that depend on the loss scale by more than rounding makes of them.
 

@@ -172,23 +172,30 @@ class AccuracyCheck:
             return self._none_in_16_bits()
         # Without its clusters, which take long to compile.
         first = judge.errors(self._copies.values(fuse.unfuse(self._made.graph)))
+        spoilers = self._spoilers(judge, first)
+        plan, low = self._nominee.keeping(spoilers), self._made.low
+        before = first, plan_nodes.count(plan) - plan_nodes.count(self._nominee)
+        if spoilers:
+            low, first = self._low(plan), judge.errors(self._of(plan))
         fine = judge.is_fine(first)
-        if bent or not fine:
+        if bent or spoilers or not fine:
             self._still(judge)
         if fine:
-            outcome = judge.outcome(first, plan_nodes.count(self._nominee))
+            outcome = judge.outcome(
+                first, plan_nodes.count(plan), before if spoilers else None
+            )
             lost = self._copies.weights if judge.lost(self._copies.again) else ()
-            borne = self._borne(judge, first, {})
-            return Checked(outcome, None, self._prepared, bent, lost, borne)
+            borne = self._borne(judge, first, plan.kept)
+            changed = plan if spoilers else None
+            return Checked(outcome, changed, self._prepared, bent, lost, borne)
         only = self._copies.computing_only(judge.faults(first))
-        low, roles = self._made.low, judge.roles
-        suspects = plan_nodes.suspects(self._prepared, low, roles, only)
+        suspects = plan_nodes.suspects(self._prepared, low, judge.roles, only)
         cause = judge.cause(first)
         met: dict[frozenset[int], Errors] = {}
 
         def nominee(kept: frozenset[int]) -> Nominee:
             nodes = (suspects.nodes[i] for i in sorted(kept))
-            return self._nominee.keeping(plan_nodes.kept(nodes, cause))
+            return plan.keeping(plan_nodes.kept(nodes, cause))
 
         def is_fine(kept: frozenset[int]) -> bool:
             met[kept] = judge.errors(self._of(nominee(kept)))
@@ -205,9 +212,8 @@ class AccuracyCheck:
         kept = accuracy.search(suspects, is_fine, spent)
         self._still(judge)
         after = met.get(kept, judge.least)
-        outcome = judge.outcome(
-            after, plan_nodes.count(nominee(kept)), (first, len(kept))
-        )
+        before = before[0], before[1] + len(kept)
+        outcome = judge.outcome(after, plan_nodes.count(nominee(kept)), before)
         borne = self._borne(judge, after, nominee(kept).kept)
         return Checked(outcome, nominee(kept), self._prepared, bent, (), borne)
 
@@ -307,6 +313,39 @@ class AccuracyCheck:
         noise = accuracy.errors(products, self._copies.exact_at(self._copies.scale))
         found = accuracy.bent(alone, noise, self._unit)
         return tuple(self._copies.labels[number] for number in found)
+
+    def _spoilers(self, judge: Judge, plan: Errors) -> Nodes:
+        """The plan's products that are better left in float32.
+
+        They are some that steep functions read, which multiply their rounding. If they
+        make most of the error, the judge's yardstick is without them from now on.
+
+        Args:
+          judge: of the plan.
+          plan: the plan's errors.
+        """
+        low, takes = self._made.low, self._copies.wanted.gradients
+        places = plan_nodes.before_steep(self._prepared, low)
+        before = judge.products if isinstance(judge, GradientJudge) else plan
+        if not places or max(before.each) <= accuracy.ONE * self._unit:
+            return {}
+        given = (
+            plan_nodes.products_only(self._prepared, low) if takes else self._nominee
+        )
+        values = self._of(given.keeping(plan_nodes.kept(places, "")))
+        without = judge.errors(values)
+        spoilt = accuracy.spoilt(before, without, self._unit)
+        if not spoilt:
+            return {}
+        if isinstance(judge, GradientJudge):
+            judge.yardstick(values)
+        name, off, least = (
+            each[spoilt[0]] for each in (self._copies.names, before.each, without.each)
+        )
+        cause = (
+            f"{name} off by {off:.2g}, {least:.2g} where steep functions read float32"
+        )
+        return plan_nodes.kept(places, cause)
 
     def _of(self, nominee: Nominee) -> Sequence[Value]:
         suffix = f"{definitions.new_suffix()}_check"

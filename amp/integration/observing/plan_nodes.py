@@ -67,6 +67,35 @@ def all_products(prepared: Prepared, low: Low) -> list[Place]:
     ]
 
 
+def before_steep(prepared: Prepared, low: Low) -> list[Place]:
+    """The products of a plan that give a steep function its operand.
+
+    As they are, or moved, added to or scaled on the way; the function itself and what
+    is between are float32 by the rule "steep", and a product rounds what it gives.
+    """
+    found: list[Place] = []
+    for use, one in prepared.priced.analysis.uses.items():
+        typed, refused = one.found.typed, one.found.refused
+        met = {
+            n
+            for n, why in refused.items()
+            if typed[n].facts.steep or why == Reason("steep", n)
+        }
+        left = list(met)
+        while left:
+            inputs = {source for source, _ in typed[left.pop()].node.inputs} - met
+            met |= inputs
+            left += [n for n in inputs if n in refused and refused[n].rule == "steep"]
+        found += [
+            (use, name)
+            for name in one.graph.order
+            if name in met & low[use]
+            and (row := typed[name].row) is not None
+            and row.role is Role.COMPUTE
+        ]
+    return found
+
+
 def kept(nodes: Iterable[Place], cause: str) -> Nodes:
     """Nodes that stay float32 for their accuracy."""
     found: dict[FunctionUse, dict[str, Reason]] = {}

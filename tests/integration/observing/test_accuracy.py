@@ -50,6 +50,22 @@ def test_so_is_one_that_is_0_in_float32(bad: float) -> None:
     assert accuracy.faults(alone, of(0.0, sizes=[0.0]), UNIT) == [0]
 
 
+def test_nodes_are_to_blame_that_make_most_of_the_error_of_what_is_told() -> None:
+    told, most = of(0.01, 0.02), 0.02 * ONE
+    assert accuracy.spoilt(of(0.01, most), told, UNIT) == []
+    assert accuracy.spoilt(of(0.01, most + 1e-6), told, UNIT) == [1]
+    assert accuracy.spoilt(of(0.7, 0.7), told, UNIT) == [0, 1]  # the worst first
+    assert accuracy.spoilt(of(math.inf, 0.0), told, UNIT) == [0]
+
+
+def test_they_are_not_where_rounding_is_all_or_nothing() -> None:
+    assert accuracy.spoilt(of(ONE * UNIT), of(0.0), UNIT) == []  # any rounding is that
+    assert accuracy.spoilt(of(9.0), of(NOISE + 0.01), UNIT) == []  # noise without, too
+    tiny = (UNIT**2 / 2, 1.0)  # a bias before a batch normalization
+    plan, without = of(0.9, 0.0, sizes=tiny), of(0.0, 0.0, sizes=tiny)
+    assert accuracy.spoilt(plan, without, UNIT) == []
+
+
 def test_one_gradient_may_be_so_far_off_and_no_further() -> None:
     sizes = (1.0, 0.01)  # too small to count among all
     products = of(0.01, 0.02, sizes=sizes)

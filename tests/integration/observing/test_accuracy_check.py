@@ -16,7 +16,13 @@ import tensorflow as tf
 import thorough
 
 import amp
-from amp.integration.observing import accuracy_check, checks, result_judge
+from amp.integration.observing import (
+    accuracy,
+    accuracy_check,
+    checks,
+    plan_nodes,
+    result_judge,
+)
 from amp.integration.observing.accuracy_check import AccuracyCheck, Checked
 from amp.integration.observing.value_copies import ValueCopies
 
@@ -325,6 +331,7 @@ def test_what_no_product_in_16_bits_bears_stays_float32(dtype: str) -> None:
 
 
 MATRIX = RANDOM.normal(size=[64, 64]).astype("f") / 8
+UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 FORCED = {"dtype": "bfloat16", "emulate": True, "assignment": "all", "check": True}
 
 
@@ -377,6 +384,66 @@ def test_only_what_is_at_fault_stays_float32() -> None:
     assert len(kept) == report.accuracy.kept > 0
     assert all("off by" in d.cause for d in kept)
     assert report.accuracy.error < result_judge.most_off(2.0**-8)
+
+
+def phased(factor: float, weights: Any) -> Callable[[tf.Tensor], tf.Tensor]:
+    """A product whose result is the phase of a sine, before two others."""
+
+    def model(x: tf.Tensor) -> tf.Tensor:
+        first, second, third = weights
+        turned = tf.sin(factor * tf.matmul(x, first, name="moved"))
+        return tf.matmul(tf.tanh(tf.matmul(turned, second)), third)
+
+    return model
+
+
+@pytest.mark.parametrize(("dtype", "factor"), [("bfloat16", 64), ("float16", 512)])
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_product_whose_rounding_a_steep_function_multiplies_stays_float32(
+    dtype: str, factor: float, trains: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no other does, as theirs is all of the error that is left."""
+    keras.utils.set_random_seed(1)
+    weights = [tf.Variable(tf.random.normal([64, 64]) / 8) for _ in range(3)]
+    model, x = phased(factor, weights), tf.random.normal([32, 64])
+    optimizer = keras.optimizers.SGD(0.0)
+
+    def loss_of(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x)))
+        optimizer.apply_gradients(
+            zip(tape.gradient(loss, weights), weights, strict=True)
+        )
+        return loss
+
+    def run() -> Any:
+        with amp.mixed_precision_scope(**{**FORCED, "dtype": dtype}):
+            function = tf.function(loss_of if trains else model)
+            for _ in range(3):
+                function(x)
+        *_, report = amp.reports()
+        high = [d.node for d in report.decisions if d.rule == "accuracy"]
+        return report.accuracy, high
+
+    outcome, high = run()
+    assert high == ["moved"]
+    assert outcome.kept == 1
+    assert outcome.error < accuracy.ONE * UNIT[dtype]  # of which nothing is asked
+    monkeypatch.setattr(plan_nodes, "before_steep", lambda *_: [])
+    planted, _ = run()
+    assert planted.error > accuracy.ONE * outcome.error or planted.kept > 1
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_phase_of_a_sine_may_be_rounded_where_it_is_small(dtype: str) -> None:
+    weights = [tf.Variable(tf.random.normal([64, 64], seed=1) / 8) for _ in range(3)]
+    function = tf.function(phased(1.0, weights))
+    with amp.mixed_precision_scope(**{**FORCED, "dtype": dtype}):
+        for _ in range(3):
+            function(tf.random.normal([32, 64], seed=2))
+    (report,) = amp.reports()
+    assert report.accuracy.kept == 0
+    assert {d.dtype for d in report.decisions if d.op == "MatMul"} == {dtype}
 
 
 def test_results_that_rounding_leaves_alone_are_16_bit() -> None:

@@ -147,7 +147,7 @@ def calls_agree(
             if takes != passed:
                 found = f"{node.name!r} passes {passed} to {function.name}"
                 yield Problem(found, node.name, f"its arguments, {takes}")
-        for function in functions[-1:] if call.loop else functions:
+        for function in call.givers(functions):
             returns = [result.type for result in function.results]
             if call.each:  # what goes on to the next element is what came of the last
                 states = dataset_loops.carried(view.node, call, range(len(returns)))

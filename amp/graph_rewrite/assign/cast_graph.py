@@ -18,12 +18,12 @@ from amp.graph_rewrite.assign.tensor import (
     Tensor,
 )
 from amp.graph_rewrite.candidates.analysis import UseAnalysis
-from amp.graph_rewrite.candidates.call_values import Carried, Member, UseEdge
+from amp.graph_rewrite.candidates.call_values import Carried
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.cost.op_instance import Times
 from amp.graph_rewrite.cost.priced import Priced
 from amp.graph_rewrite.graph import bridges, ir, op_schema
-from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.graph.calls import FunctionUse, Member, UseEdge
 from amp.graph_rewrite.ops.op_table import Kind
 from amp.graph_rewrite.plan import Read
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Set
 from typing import TypeAlias
 
 from amp.graph_rewrite.candidates.analysis import Analysis
-from amp.graph_rewrite.candidates.call_values import Carried, UseEdge
+from amp.graph_rewrite.candidates.call_values import Carried
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.graph.calls import FunctionUse, Site
+from amp.graph_rewrite.graph.calls import FunctionUse, Site, UseEdge
 from amp.graph_rewrite.plan import Interface
 
 # The types in which an argument is read: False for float32, True for 16 bits.

@@ -11,9 +11,8 @@ from typing import TypeAlias
 
 from amp.graph_rewrite.assign.cast_graph import Tensors
 from amp.graph_rewrite.assign.tensor import LOW, CutVariable
-from amp.graph_rewrite.candidates.call_values import UseEdge
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.graph.calls import FunctionUse, UseEdge
 from amp.graph_rewrite.plan import Cast, CastsSaved, CastsToMake, MadeCast, Read
 
 Late: TypeAlias = dict[Read, str]  # as in a plan

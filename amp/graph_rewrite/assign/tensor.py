@@ -10,8 +10,8 @@ from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from typing import Literal, NamedTuple
 
 from amp.graph_rewrite.assign.min_cut import Branch
-from amp.graph_rewrite.candidates.call_values import Carried, UseEdge
-from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.candidates.call_values import Carried
+from amp.graph_rewrite.graph.calls import FunctionUse, UseEdge
 from amp.graph_rewrite.plan import CastForm, CastsSaved, Read
 
 

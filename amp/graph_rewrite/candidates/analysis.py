@@ -25,7 +25,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 
-from amp.graph_rewrite.candidates.call_values import CallValues, Carried, Member, cross
+from amp.graph_rewrite.candidates.call_values import CallValues, Carried, cross
 from amp.graph_rewrite.candidates.conditioning import conditioning
 from amp.graph_rewrite.candidates.context import Context, Typed, type_ports
 from amp.graph_rewrite.candidates.eligibility import Candidates, find_eligible
@@ -43,9 +43,10 @@ from amp.graph_rewrite.candidates.settling_loops import settling_loops
 from amp.graph_rewrite.candidates.solutions import solutions
 from amp.graph_rewrite.candidates.ties import Tie, held_by_ties, ties
 from amp.graph_rewrite.graph import calls, ir
-from amp.graph_rewrite.graph.calls import FunctionUse, graph_of
+from amp.graph_rewrite.graph.calls import FunctionUse, Member, graph_of
 from amp.graph_rewrite.graph.frame_trips import frame_trips
 from amp.graph_rewrite.graph.frames import Branches
+from amp.graph_rewrite.graph.handovers import Handovers
 from amp.graph_rewrite.ops.op_table import Kind, Role
 from amp.graph_rewrite.plan import Reason
 
@@ -160,7 +161,8 @@ def analyze_typed(
     found = passes(graphs, typed, products, call_values)
     eligible = without(eligible, loss(graphs, typed, found))
     known = _with_constants(typed, call_values)
-    paths = FloatPaths(graphs, typed, every)
+    handovers = Handovers(graphs, every.values())
+    paths = FloatPaths(graphs, typed, every, handovers)
     eligible = without(eligible, solutions(paths))
     eligible = without(eligible, recurrences(paths))
     given = _given(graphs, call_values)
@@ -168,7 +170,7 @@ def analyze_typed(
         eligible, _ill_conditioned(graphs, known, contexts, found, given)
     )
     eligible = without(eligible, unfit(graphs, typed, call_values))
-    eligible = without(eligible, settling_loops(graphs, typed, every))
+    eligible = without(eligible, settling_loops(graphs, typed, every, handovers))
     eligible = without(eligible, given_values(graphs, contexts, eligible, call_values))
     tied = ties(graphs, typed, contexts, call_values)
     propagated = _propagated(graphs, eligible, call_values, tied)

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Container, Iterable, Iterator, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from amp.graph_rewrite.candidates.context import Context, Typed
 from amp.graph_rewrite.graph import frames, ir
-from amp.graph_rewrite.graph.calls import FunctionUse, Site
-
-UseEdge: TypeAlias = tuple[FunctionUse, ir.Edge]  # an edge of one use of a function
-Member: TypeAlias = tuple[FunctionUse, str]  # a node of one use
+from amp.graph_rewrite.graph.calls import FunctionUse, Member, Site, UseEdge
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -196,7 +193,7 @@ def _returns_unchanged(body: ir.Graph, index: int) -> bool:
 
 def _carried(site: Site, graphs: Mapping[FunctionUse, ir.Graph]) -> Iterator[Carried]:
     inner = [graphs[callee] for callee in site.callees]
-    givers = inner[-1:] if site.call.loop else inner
+    givers = site.call.givers(inner)
     for index in range(len(inner[-1].results)):
         if any(graph.results[index].type != ir.FLOAT for graph in givers):
             continue
@@ -307,7 +304,7 @@ def _join_site(
             for callee in site.callees:
                 arg = graphs[callee].args[index]
                 union.join((site.use, edge), (callee, (arg.name, 0)))
-    givers = site.callees[-1:] if site.call.loop else site.callees
+    givers = site.call.givers(site.callees)
     for index, result in enumerate(graphs[givers[0]].results):
         if result.type in handles:
             output = (site.use, (site.node.name, index))

@@ -9,12 +9,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping
 
-from amp.graph_rewrite.candidates.call_values import Member, UseEdge
 from amp.graph_rewrite.candidates.context import Typed
-from amp.graph_rewrite.candidates.passes import passed_on
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.graph.calls import FunctionUse, Site
+from amp.graph_rewrite.graph.calls import FunctionUse, Member, Site, UseEdge
 from amp.graph_rewrite.graph.gradients_taken import is_trained
+from amp.graph_rewrite.graph.handovers import Handovers
 from amp.graph_rewrite.ops.op_table import Kind, Role, facts
 
 _SUMS = frozenset({Kind.SUM, Kind.BIAS})
@@ -27,9 +26,10 @@ class FloatPaths:
       graphs: every use's graph.
       typed: its nodes.
       sites: the calls, loops and branches of the module that are known.
+      handovers: what these hand on.
 
     Attributes:
-      graphs, typed, sites: as given.
+      graphs, typed, sites, handovers: as given.
     """
 
     def __init__(
@@ -37,24 +37,10 @@ class FloatPaths:
         graphs: Mapping[FunctionUse, ir.Graph],
         typed: Mapping[FunctionUse, Mapping[str, Typed]],
         sites: Mapping[Member, Site],
+        handovers: Handovers,
     ) -> None:
         self.graphs, self.typed, self.sites = graphs, typed, sites
-
-    @functools.cached_property
-    def onward(self) -> Mapping[UseEdge, list[UseEdge]]:
-        """Of an edge that passes between functions or trips, those with its value."""
-        onward: dict[UseEdge, list[UseEdge]] = {}
-        for before, after in passed_on(self.graphs, self.sites.values()):
-            onward.setdefault(before, []).append(after)
-        return onward
-
-    @functools.cached_property
-    def back(self) -> Mapping[UseEdge, list[UseEdge]]:
-        """Of an edge that was passed, those that it has its value from."""
-        back: dict[UseEdge, list[UseEdge]] = {}
-        for before, after in passed_on(self.graphs, self.sites.values()):
-            back.setdefault(after, []).append(before)
-        return back
+        self.handovers = handovers
 
     @functools.cached_property
     def trained(self) -> bool:
@@ -132,6 +118,6 @@ class FloatPaths:
             row, sources = self.view((use, name)).facts, self.operands((use, name))
             moves = row.moves
         else:  # one that a loop does not change is also what its body returns
-            sources = [at for at in self.back.get(place, ()) if at != place]
+            sources = [at for at in self.handovers.back.get(place, ()) if at != place]
             moves = True
         return sources[0] if moves and len(sources) == 1 else None

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
 
-from amp.graph_rewrite.candidates.call_values import CallValues, Member, UseVariable
+from amp.graph_rewrite.candidates.call_values import CallValues, UseVariable
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.candidates.eligibility import Candidates
 from amp.graph_rewrite.candidates.propagation import EXACT, SUM
 from amp.graph_rewrite.candidates.running_sums import running_sums_in_frames
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.graph.calls import FunctionUse, Member
 from amp.graph_rewrite.graph.frame_trips import counters
 from amp.graph_rewrite.graph.frames import frames
 from amp.graph_rewrite.ops.op_table import Kind, facts

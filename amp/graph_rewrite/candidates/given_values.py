@@ -7,13 +7,13 @@ cost may enter.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
-from amp.graph_rewrite.candidates.call_values import CallValues, Member, UseEdge
+from amp.graph_rewrite.candidates.call_values import CallValues
 from amp.graph_rewrite.candidates.context import Context, Typed
 from amp.graph_rewrite.candidates.eligibility import Candidates
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.graph.calls import FunctionUse, Site
+from amp.graph_rewrite.graph.calls import FunctionUse, Member, Site, UseEdge
 from amp.graph_rewrite.graph.op_schema import Slot
 from amp.graph_rewrite.ops.op_table import Kind
 from amp.graph_rewrite.plan import Reason
@@ -230,10 +230,7 @@ def _links(
 def _of_lists(
     site: Site, graphs: Mapping[FunctionUse, ir.Graph]
 ) -> Iterator[tuple[UseEdge, UseEdge]]:
-    givers: Collection[FunctionUse] = (
-        site.callees[-1:] if site.call.loop else site.callees
-    )
-    for giver in givers:
+    for giver in site.call.givers(site.callees):
         for index, result in enumerate(graphs[giver].results):
             if result.type != ir.VARIANT:
                 continue

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from amp.graph_rewrite.candidates.call_values import Member
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.candidates.passes import Passes
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.graph.calls import FunctionUse, Member
 from amp.graph_rewrite.ops.op_table import Kind, Role
 from amp.graph_rewrite.plan import Reason
 

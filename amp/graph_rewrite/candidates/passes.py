@@ -7,14 +7,15 @@ gradient of it, 2 for a gradient of that. No rule about precision may enter.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Iterable, Iterator, Mapping, Set
+from collections.abc import Container, Iterable, Mapping, Set
 from typing import TypeAlias
 
-from amp.graph_rewrite.candidates.call_values import CallValues, Member, UseEdge
+from amp.graph_rewrite.candidates.call_values import CallValues
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.graph import gradient_scopes, ir
-from amp.graph_rewrite.graph.calls import FunctionUse, Site
+from amp.graph_rewrite.graph.calls import FunctionUse, Member, UseEdge
 from amp.graph_rewrite.graph.gradients_taken import DIFFERENTIATED, GRADIENT
+from amp.graph_rewrite.graph.handovers import Handovers
 from amp.graph_rewrite.ops.op_table import Kind, Role
 
 # The tensors of these types hold no value that a product gave.
@@ -146,13 +147,7 @@ class _Walk:
         self._typed = typed
         self._sites = call_values.sites
         self._order = order
-        self._onward: dict[UseEdge, list[UseEdge]] = {}
-        for before, after in passed_on(graphs, self._sites.values()):
-            self._onward.setdefault(before, []).append(after)
-        self._back: dict[UseEdge, list[UseEdge]] = {}
-        for before, afters in self._onward.items():
-            for after in afters:
-                self._back.setdefault(after, []).append(before)
+        self._handovers = Handovers(graphs, self._sites.values())
 
     def downstream(self, starts: Iterable[Member]) -> Nodes:
         """The nodes that read what some nodes make, of the same order as these."""
@@ -161,7 +156,7 @@ class _Walk:
         passed: set[_Place] = set()  # into other functions
         while pending:
             use, edge, order = pending.pop()
-            self._pass_on((use, edge, order), self._onward, passed, pending)
+            self._pass_on((use, edge, order), self._handovers.onward, passed, pending)
             orders, reached = self._order[use], found[use]
             for name, _ in self._graphs[use].readers.get(edge, ()):
                 if name in reached or orders.get(name, 0) != order:
@@ -183,7 +178,7 @@ class _Walk:
         passed: set[_Place] = set()
         while pending:
             use, edge, order = pending.pop()
-            self._pass_on((use, edge, order), self._back, passed, pending)
+            self._pass_on((use, edge, order), self._handovers.back, passed, pending)
             name, reached = edge[0], found[use]
             if name in reached or name not in self._typed[use]:
                 continue
@@ -218,28 +213,3 @@ class _Walk:
     def _ins(self, use: FunctionUse, name: str) -> list[_Place]:
         order = self._order[use].get(name, 0)
         return [(use, edge, order) for edge in _values(self._typed[use][name])]
-
-
-def passed_on(
-    graphs: Mapping[FunctionUse, ir.Graph], sites: Iterable[Site]
-) -> Iterator[tuple[UseEdge, UseEdge]]:
-    """The edges of different functions, or of two trips, that hold the same values.
-
-    Yields the edge that gives the value, and the one that is read.
-    """
-    for site in sites:
-        given = [(site.use, edge) for edge in site.node.inputs[site.call.skip :]]
-        for callee in site.callees:
-            for place, arg in zip(given, graphs[callee].args, strict=True):
-                if arg.type not in _NO_VALUES:
-                    yield place, (callee, (arg.name, 0))
-        givers = site.callees[-1:] if site.call.loop else site.callees
-        for giver in givers:
-            for index, result in enumerate(graphs[giver].results):
-                if result.type in _NO_VALUES:
-                    continue
-                made = (giver, result.edge)
-                yield made, (site.use, (site.node.name, index))
-                if site.call.loop:
-                    yield given[index], (site.use, (site.node.name, index))
-                    yield made, (giver, (graphs[giver].args[index].name, 0))

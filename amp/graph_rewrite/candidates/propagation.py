@@ -9,17 +9,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Container, Mapping
 
-from amp.graph_rewrite.candidates.call_values import (
-    CallValues,
-    Carried,
-    Member,
-    UseEdge,
-)
+from amp.graph_rewrite.candidates.call_values import CallValues, Carried
 from amp.graph_rewrite.candidates.eligibility import Candidates
 from amp.graph_rewrite.candidates.running_sums import running_sums
 from amp.graph_rewrite.candidates.walks import Neighbours, Walk
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.graph.calls import FunctionUse, Member, UseEdge
 from amp.graph_rewrite.plan import Reason
 
 

@@ -14,11 +14,11 @@ from collections.abc import Container, Iterator, Mapping
 import numpy as np
 
 from amp.graph_rewrite.candidates import sums
-from amp.graph_rewrite.candidates.call_values import CallValues, UseEdge
+from amp.graph_rewrite.candidates.call_values import CallValues
 from amp.graph_rewrite.candidates.context import Context, Format, Typed
 from amp.graph_rewrite.candidates.eligibility import Candidates
 from amp.graph_rewrite.graph import ir, rounding, shapes
-from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.graph.calls import FunctionUse, UseEdge
 from amp.graph_rewrite.ops.op_table import Kind, Role
 from amp.graph_rewrite.plan import Reason
 

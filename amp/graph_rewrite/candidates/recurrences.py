@@ -15,9 +15,9 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from amp.graph_rewrite.candidates.call_values import Member, UseEdge
 from amp.graph_rewrite.candidates.float_paths import FloatPaths
 from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph.calls import Member, UseEdge
 from amp.graph_rewrite.ops.op_table import Kind
 from amp.graph_rewrite.plan import Reason
 
@@ -36,16 +36,25 @@ def recurrences(paths: FloatPaths) -> dict[Member, Reason]:
     loops |= paths.has(Kind.NEXT_ITERATION)
     if not loops and (paths.trained or not paths.has(Kind.WRITE)):
         return {}
-    found = _of_several(paths) if loops else set()
-    found |= set() if paths.trained else _of_one(paths)
+    linear = [node for node in _nodes(paths) if paths.is_linear(node)]
+    cycle = _cycles(paths, linear)
+    found = _of_several(paths, linear, cycle) if loops else set()
+    found |= set() if paths.trained else _of_one(paths, linear, cycle)
     return {node: Reason("recurrence", node[1]) for node in found}
 
 
-def _of_one(paths: FloatPaths) -> set[Member]:
-    """Products on cycles of a function that takes no gradient."""
-    linear = [node for node in _nodes(paths) if paths.is_linear(node)]
+def _of_one(
+    paths: FloatPaths, linear: Iterable[Member], cycle: Mapping[UseEdge, int]
+) -> set[Member]:
+    """Products on cycles of a function that takes no gradient.
+
+    Args:
+      paths: of the module.
+      linear: its nodes that are linear in each operand.
+      cycle: the edges that they compute of themselves, by cycle.
+    """
     adding = _cycles(paths, [node for node in linear if not paths.is_product(node)])
-    found = _on(paths, _cycles(paths, linear), adding)
+    found = _on(paths, cycle, adding)
     if kept := list(_kept(paths)):
         arithmetic = [*linear, *filter(paths.is_arithmetic, _nodes(paths))]
         cycle = _cycles(paths, arithmetic, kept)
@@ -87,10 +96,13 @@ def _nodes(paths: FloatPaths) -> Iterator[Member]:
         yield from ((use, n) for n in graph.order if (use, n) not in paths.sites)
 
 
-def _of_several(paths: FloatPaths) -> set[Member]:
-    """Products that come one after the other in each trip of a loop."""
-    linear = [node for node in _nodes(paths) if paths.is_linear(node)]
-    cycle = _cycles(paths, linear)
+def _of_several(
+    paths: FloatPaths, linear: Iterable[Member], cycle: Mapping[UseEdge, int]
+) -> set[Member]:
+    """Products that come one after the other in each trip of a loop.
+
+    Args: as of `_of_one`.
+    """
     steps = [(paths.operands(node), paths.results(node), node) for node in linear]
     before = _behind_products(paths, steps, cycle)
     back = [(outs, ins, node) for ins, outs, node in reversed(steps)]
@@ -136,7 +148,11 @@ def _cycles(
       more: further steps, beside those of nodes and from function to function.
     """
     numbers: dict[UseEdge, int] = {}
-    steps = [(one, other) for one, others in paths.onward.items() for other in others]
+    steps = [
+        (one, other)
+        for one, others in paths.handovers.onward.items()
+        for other in others
+    ]
     steps += more
     for node in nodes:
         outs = paths.results(node)

@@ -7,15 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
 
-from amp.graph_rewrite.candidates.call_values import (
-    CallValues,
-    Carried,
-    Member,
-    UseEdge,
-    UseVariable,
-)
+from amp.graph_rewrite.candidates.call_values import CallValues, Carried, UseVariable
 from amp.graph_rewrite.graph import ir
-from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.graph.calls import FunctionUse, Member, UseEdge
 from amp.graph_rewrite.ops.op_table import Kind, Role, Row, facts
 
 

@@ -8,20 +8,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 
-from amp.graph_rewrite.candidates.call_values import Member, UseEdge
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.graph import frames, ir
-from amp.graph_rewrite.graph.calls import FunctionUse, Site
+from amp.graph_rewrite.graph.calls import FunctionUse, Member, Site, UseEdge
+from amp.graph_rewrite.graph.handovers import Handovers
 from amp.graph_rewrite.ops.op_table import Kind
 from amp.graph_rewrite.plan import Reason
-
-_FOLLOWED = ir.INTEGERS | {ir.FLOAT, ir.BOOL}
 
 
 def settling_loops(
     graphs: Mapping[FunctionUse, ir.Graph],
     typed: Mapping[FunctionUse, Mapping[str, Typed]],
     sites: Mapping[Member, Site],
+    handovers: Handovers,
 ) -> dict[Member, Reason]:
     """Refuses what a loop computes the difference from that its condition waits for::
 
@@ -39,8 +38,9 @@ def settling_loops(
       typed: its nodes.
       sites: the calls, loops and branches of the module that are known, those too that
         keep the types of their tensors, such as a branch that updates weights.
+      handovers: what these hand on.
     """
-    module = _Module(graphs, typed, sites)
+    module = _Module(graphs, typed, sites, handovers)
     found: dict[Member, Reason] = {}
     for start, own, label in module.conditions():
         names = module.before(start, own)
@@ -82,13 +82,10 @@ class _Module:
         graphs: Mapping[FunctionUse, ir.Graph],
         typed: Mapping[FunctionUse, Mapping[str, Typed]],
         sites: Mapping[Member, Site],
+        handovers: Handovers,
     ) -> None:
         self._graphs, self._typed, self._sites = graphs, typed, sites
-        self._callers = {c: site for site in self._sites.values() for c in site.callees}
-        self._places = {
-            use: {arg.name: index for index, arg in enumerate(graphs[use].args)}
-            for use in self._callers
-        }
+        self._handovers = handovers
 
     def conditions(self) -> Iterator[tuple[UseEdge, _Own, str]]:
         """Where each loop's condition is made, what is inside the loop, its node."""
@@ -120,32 +117,19 @@ class _Module:
     def _sources(self, place: UseEdge) -> Iterator[UseEdge]:
         """The edges of numbers and truth values that one is made from."""
         use, (name, index) = place
-        if name not in self._typed[use]:
-            yield from self._passed(use, name)
-        elif (use, name) in self._sites:
-            site = self._sites[use, name]
+        site = self._sites.get((use, name))
+        if site is not None:
             if site.call.loop:
                 yield self._result(site.callees[0], 0)
-                yield use, site.node.inputs[index]
-            for callee in site.callees[-1:] if site.call.loop else site.callees:
-                yield self._result(callee, index)
             yield from ((use, edge) for edge in site.node.inputs[: site.call.skip])
+        if site is not None or name not in self._typed[use]:
+            yield from self._handovers.back.get(place, ())
         else:
             view = self._typed[use][name]
             made = _type(view, index)
             for edge, slot in zip(view.node.inputs, view.ins, strict=False):
                 if _comes_from(view, made, slot.type):
                     yield use, edge
-
-    def _passed(self, use: FunctionUse, name: str) -> Iterator[UseEdge]:
-        """What a function is given as an argument."""
-        if use in self._callers:
-            site = self._callers[use]
-            index = self._places[use][name]
-            if self._graphs[use].args[index].type in _FOLLOWED:
-                yield site.use, site.node.inputs[site.call.skip + index]
-                if site.call.loop:
-                    yield self._result(site.callees[-1], index)
 
     def _result(self, use: FunctionUse, index: int) -> UseEdge:
         return use, self._graphs[use].results[index].edge

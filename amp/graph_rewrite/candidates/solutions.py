@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from amp.graph_rewrite.candidates.call_values import Member, UseEdge
 from amp.graph_rewrite.candidates.float_paths import FloatPaths
+from amp.graph_rewrite.graph.calls import Member, UseEdge
 from amp.graph_rewrite.ops.op_table import Kind, Role
 from amp.graph_rewrite.plan import Reason
 
@@ -81,7 +81,7 @@ class _Walk:
             for start in starts
             for at in paths.operands(start)
         ]
-        for place in self._each(pending, paths.back):
+        for place in self._each(pending, paths.handovers.back):
             use, (name, _) = place.at
             member = use, name
             if name not in paths.typed[use] or member in paths.sites:
@@ -114,7 +114,7 @@ class _Walk:
             for start in self.solved
             for at in paths.results(start)
         ]
-        for place in self._each(pending, paths.onward):
+        for place in self._each(pending, paths.handovers.onward):
             use, edge = place.at
             for name, _ in paths.graphs[use].readers.get(edge, ()):
                 member = use, name

@@ -10,16 +10,11 @@ import dataclasses
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
-from amp.graph_rewrite.candidates.call_values import (
-    CallValues,
-    Carried,
-    Member,
-    UseEdge,
-)
+from amp.graph_rewrite.candidates.call_values import CallValues, Carried
 from amp.graph_rewrite.candidates.context import Context, Typed
 from amp.graph_rewrite.candidates.eligibility import Candidates
 from amp.graph_rewrite.graph import bridges, ir
-from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.graph.calls import FunctionUse, Member, UseEdge
 from amp.graph_rewrite.graph.op_schema import Slot
 from amp.graph_rewrite.ops.op_table import Row, facts
 from amp.graph_rewrite.plan import Reason

@@ -7,16 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from amp.graph_rewrite.candidates.call_values import (
-    CallValues,
-    Carried,
-    Member,
-    UseEdge,
-)
+from amp.graph_rewrite.candidates.call_values import CallValues, Carried
 from amp.graph_rewrite.candidates.context import Typed
 from amp.graph_rewrite.candidates.eligibility import Candidates
 from amp.graph_rewrite.graph import bridges, ir
-from amp.graph_rewrite.graph.calls import FunctionUse
+from amp.graph_rewrite.graph.calls import FunctionUse, Member, UseEdge
 from amp.graph_rewrite.ops.op_table import Kind, Role
 from amp.graph_rewrite.plan import Reason
 

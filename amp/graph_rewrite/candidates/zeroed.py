@@ -17,6 +17,7 @@ import numpy as np
 
 from amp.graph_rewrite.candidates.unscaled import writing
 from amp.graph_rewrite.graph import calls, ir, op_schema
+from amp.graph_rewrite.graph.handovers import handed_on
 from amp.graph_rewrite.ops import loss_scale
 from amp.graph_rewrite.ops.op_table import Kind, Role, Row, facts
 from amp.loss_scaling.scale import NoLossScale
@@ -138,16 +139,18 @@ class _Walk:
             if call is None or call.each:
                 continue
             callees = calls.callees_of(node, call)
-            known = [self._graphs[each] for each in callees if each in self._graphs]
+            known = {n: self._graphs[n] for n in callees if n in self._graphs}
             if not known:
                 continue
             own = name, node.name
             if call.loop:
-                self._conditions.append((_result(known[0], 0), own))
+                condition = self._graphs[callees[0]]
+                place = condition.name, condition.results[0].edge
+                self._conditions.append((place, own))
             elif call.skip:
                 self._conditions.append(((name, node.inputs[0]), own))
             if own not in self._chosen:
-                for one, other in _links(name, node, call, known):
+                for one, other in handed_on(name, node, call, known):
                     self._onward.setdefault(one, []).append(other)
 
     def _may_be_zero(self, graph: ir.Graph, node: ir.Node) -> bool:
@@ -224,33 +227,6 @@ class _Walk:
         new = [place for place in places if place not in self._decided]
         self._decided.update(new)
         self._pending += new
-
-
-def _result(graph: ir.Graph, index: int) -> _Place:
-    return graph.name, graph.results[index].edge
-
-
-def _links(
-    name: str, node: ir.Node, call: calls.Call, callees: list[ir.Graph]
-) -> Iterator[tuple[_Place, _Place]]:
-    """The edges that a call hands on, from the one that gives to the one that is read.
-
-    Args:
-      name: of the function that calls.
-      node, call: the call.
-      callees: the functions that it calls.
-    """
-    given = [(name, edge) for edge in node.inputs[call.skip :]]
-    for callee in callees:
-        args = [(callee.name, (arg.name, 0)) for arg in callee.args]
-        yield from zip(given, args, strict=False)
-    for callee in callees[-1:] if call.loop else callees:
-        args = [(callee.name, (arg.name, 0)) for arg in callee.args]
-        for index in range(len(callee.results)):
-            yield _result(callee, index), (name, (node.name, index))
-            if call.loop:
-                yield given[index], (name, (node.name, index))
-                yield _result(callee, index), args[index]
 
 
 def _is_blank(node: ir.Node) -> bool:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from amp.graph_rewrite.graph import ir, shapes
 from amp.graph_rewrite.graph.loop_trips import LoopTrips
 
 MUST_COMPILE = "_XlaMustCompile"
 _COMPUTATION = "_xla_compile_id"  # of tf.xla.experimental.compile
+_Callee = TypeVar("_Callee")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,6 +44,10 @@ class Call:
     branches: bool = False
     always: bool = False
     each: bool = False
+
+    def givers(self, callees: Sequence[_Callee]) -> Sequence[_Callee]:
+        """Those of its functions, in order, whose results are the call's."""
+        return callees[-1:] if self.loop else callees
 
 
 _ONCE = Call(("f",), always=True)
@@ -138,6 +143,10 @@ class FunctionUse(NamedTuple):
 
     name: str
     xla: bool
+
+
+Member: TypeAlias = tuple[FunctionUse, str]  # a node of one use of a function
+UseEdge: TypeAlias = tuple[FunctionUse, ir.Edge]  # an edge of one
 
 
 def has_computations(module: ir.Module) -> bool:
@@ -236,15 +245,13 @@ def _visit(
     order.append(use)
 
 
-def sites(
-    module: ir.Module, uses: Mapping[FunctionUse, float]
-) -> dict[tuple[FunctionUse, str], Site]:
+def sites(module: ir.Module, uses: Mapping[FunctionUse, float]) -> dict[Member, Site]:
     """The calls whose argument and result types may change, by (caller, node name).
 
     Each function of such a call is called by this node only, runs under XLA if and only
     if its caller does, and has as many parameters as the node passes arguments.
     """
-    found: dict[tuple[FunctionUse, str], Site] = {}
+    found: dict[Member, Site] = {}
     callers: Counter[FunctionUse] = Counter()
     for use in uses:
         for node, call in calls(graph_of(module, use), module.functions):

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph import dataset_loops, ir
 from amp.graph_rewrite.graph.calls import Call, FunctionUse, Site, UseEdge
 
 _Key = TypeVar("_Key")  # of a function
@@ -26,11 +26,15 @@ def handed_on(
       node, call: the call, which hands on all that it reads but what it skips.
       callees: the functions that it calls, by their keys, in its order.
     """
-    given = [(caller, edge) for edge in node.inputs[call.skip :]]
     args = {
         key: [(key, (arg.name, 0)) for arg in graph.args]
         for key, graph in callees.items()
     }
+    if call.each:
+        for key, graph in callees.items():
+            yield from _for_each(caller, node, call, key, graph)
+        return
+    given = [(caller, edge) for edge in node.inputs[call.skip :]]
     for each in args.values():
         yield from zip(given, each, strict=False)
     for giver in call.givers([*callees]):
@@ -40,6 +44,27 @@ def handed_on(
             if call.loop:
                 yield given[index], output
                 yield from ((made, each[index]) for each in args.values())
+
+
+def _for_each(
+    caller: _Key,
+    node: ir.Node,
+    call: Call,
+    key: _Key,
+    callee: ir.Graph,
+) -> Iterator[tuple[tuple[_Key, ir.Edge], tuple[_Key, ir.Edge]]]:
+    """Those of a call for each element of a dataset, all outputs of which are one."""
+    args = [(key, (arg.name, 0)) for arg in callee.args]
+    outputs = [(caller, (node.name, index)) for index in range(max(len(args), 1))]
+    for index, edge in enumerate(node.inputs):
+        taken = dataset_loops.arguments_of(node, call, index, len(args))
+        for after in (*(args[place] for place in taken), *outputs):
+            yield (caller, edge), after
+    states = dataset_loops.carried(node, call, range(len(callee.results)))
+    for index, result in enumerate(callee.results):
+        again = [args[index]] if index in states else []
+        for after in (*again, *outputs):
+            yield (key, result.edge), after
 
 
 class Handovers:

@@ -6,10 +6,14 @@ of precision is made here.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeAlias
 
-from amp.graph_rewrite.graph import calls, dataset_loops, ir
+from amp.graph_rewrite.graph import calls, ir
+from amp.graph_rewrite.graph.handovers import handed_on
+
+# The name of a function, and an edge there.
+_Place: TypeAlias = tuple[str, ir.Edge]
 
 
 def behind_markers(
@@ -18,7 +22,7 @@ def behind_markers(
     """For each function, the nodes that are an unscale marker or downstream of one.
 
     This includes other functions: a gradient unscaled in one function and applied in
-    another is float32 in both. Repeats passes over all graphs until nothing changes.
+    another is float32 in both.
 
     Args:
       module: the module.
@@ -32,12 +36,8 @@ def before_markers(module: ir.Module) -> dict[str, frozenset[str]]:
 
     In other functions too, and in earlier trips of a loop.
     """
-    graphs, picked = _picked(module, lambda node: node.flag(ir.UNSCALE))
-    if not any(picked.values()):
-        return picked
-    state = {name: _Upstream(set(nodes)) for name, nodes in picked.items()}
-    _walk(graphs, lambda graph: _mark_upstream(graph, state, module.functions))
-    return {name: frozenset(marked.nodes) for name, marked in state.items()}
+    walk = _Walk(module)
+    return walk.upstream(walk.picked(lambda node: node.flag(ir.UNSCALE)))
 
 
 def downstream(
@@ -54,154 +54,138 @@ def downstream(
       starts: the predicate.
       ends: for each function, nodes that are not picked, and hand nothing on.
     """
-    graphs, picked = _picked(module, starts)
-    if not any(picked.values()):
-        return picked
-    none: frozenset[str] = frozenset()
-    state = {
-        name: _Downstream(nodes, none if ends is None else ends[name])
-        for name, nodes in picked.items()
-    }
-    _walk(graphs, lambda graph: _mark_downstream(graph, state, module.functions))
-    return {name: frozenset(marked.nodes) for name, marked in state.items()}
+    walk = _Walk(module, {} if ends is None else ends)
+    return walk.downstream(walk.picked(starts))
 
 
-def _picked(
-    module: ir.Module, pick: Callable[[ir.Node], bool]
-) -> tuple[dict[str, ir.Graph], dict[str, frozenset[str]]]:
-    """The graphs of a module, and the nodes of each that a predicate picks."""
-    graphs = {graph.name: graph for graph in module.graphs()}
-    graphs[module.main.name] = module.main
-    return graphs, {
-        name: frozenset(node.name for node in graph.nodes.values() if pick(node))
-        for name, graph in graphs.items()
-    }
+class _Walk:
+    """Walks a module's edges, into functions and over the trips of loops.
 
-
-def _walk(graphs: Mapping[str, ir.Graph], mark: Callable[[ir.Graph], bool]) -> None:
-    """Walks all graphs again while walking one of them changes anything."""
-    while sum(map(mark, graphs.values())):
-        pass
-
-
-@dataclasses.dataclass(slots=True)
-class _Downstream:
-    """What is downstream of some nodes in one function, as found so far.
-
-    Attributes:
-      starts: names of those nodes.
-      ends: names of nodes that hand nothing on.
-      nodes: names of nodes.
-      args, results: numbers of the function's arguments and results.
+    Args:
+      module: the module.
+      ends: for each function, nodes that are not looked at.
     """
 
-    starts: frozenset[str]
-    ends: frozenset[str]
-    nodes: set[str] = dataclasses.field(default_factory=set)
-    args: set[int] = dataclasses.field(default_factory=set)
-    results: set[int] = dataclasses.field(default_factory=set)
+    def __init__(
+        self, module: ir.Module, ends: Mapping[str, frozenset[str]] | None = None
+    ) -> None:
+        self._functions = module.functions
+        self._graphs = {graph.name: graph for graph in module.graphs()}
+        self._graphs[module.main.name] = module.main
+        self._ends = ends or {}
+
+    def picked(self, pick: Callable[[ir.Node], bool]) -> dict[str, set[str]]:
+        """The nodes of each function that a predicate picks."""
+        return {
+            name: {
+                node.name
+                for node in graph.nodes.values()
+                if pick(node) and node.name not in self._ends.get(name, ())
+            }
+            for name, graph in self._graphs.items()
+        }
+
+    def downstream(self, found: dict[str, set[str]]) -> dict[str, frozenset[str]]:
+        """Some nodes of each function, and all that are computed from them."""
+        onward = self._links(found, back=False)
+        made = {name: _made(graph) for name, graph in self._graphs.items()}
+        pending = [
+            (name, edge)
+            for name, nodes in found.items()
+            for node in nodes
+            for edge in made[name].get(node, ())
+        ]
+        for name, edge in _each(pending, onward):
+            for node, _ in self._graphs[name].readers.get(edge, ()):
+                if node in found[name] or node in self._ends.get(name, ()):
+                    continue
+                found[name].add(node)
+                if not self._callees(self._graphs[name].nodes[node]):
+                    pending += [(name, each) for each in made[name].get(node, ())]
+        return _frozen(found)
+
+    def upstream(self, found: dict[str, set[str]]) -> dict[str, frozenset[str]]:
+        """Some nodes of each function, and all that they are computed from."""
+        back, callers = self._links(found, back=True), self._callers()
+        pending = [
+            (name, edge)
+            for name, nodes in found.items()
+            for node in nodes
+            for edge in self._graphs[name].nodes[node].inputs
+        ]
+        for name, (source, _) in _each(pending, back):
+            node = self._graphs[name].nodes.get(source)
+            if node is None:  # an argument
+                for caller, each in callers.get(name, ()):
+                    found[caller].add(each)
+                continue
+            if source in found[name]:
+                continue
+            found[name].add(source)
+            if not self._callees(node):
+                pending += [(name, edge) for edge in node.inputs]
+        return _frozen(found)
+
+    def _links(
+        self, found: Mapping[str, set[str]], *, back: bool
+    ) -> Mapping[_Place, list[_Place]]:
+        """The edges of other functions that hold what an edge does.
+
+        Args:
+          found: nodes of each function; if there are none, no links are needed.
+          back: whether they are to lead from the edge that is read to those that give.
+        """
+        links: dict[_Place, list[_Place]] = {}
+        if any(found.values()):
+            for before, after in self._handed_on():
+                one, other = (after, before) if back else (before, after)
+                links.setdefault(one, []).append(other)
+        return links
+
+    def _handed_on(self) -> Iterator[tuple[_Place, _Place]]:
+        for name, graph in self._graphs.items():
+            for node in graph.nodes.values():
+                call = calls.call_of(node, self._functions)
+                if call is None or node.name in self._ends.get(name, ()):
+                    continue
+                yield from handed_on(name, node, call, self._callees(node))
+
+    def _callers(self) -> dict[str, list[tuple[str, str]]]:
+        """By the name of a function, the functions that call it, and their nodes."""
+        callers: dict[str, list[tuple[str, str]]] = {}
+        for name, graph in self._graphs.items():
+            for node in graph.nodes.values():
+                for callee in self._callees(node):
+                    callers.setdefault(callee, []).append((name, node.name))
+        return callers
+
+    def _callees(self, node: ir.Node) -> dict[str, ir.Graph]:
+        """The functions that a node calls, as far as they are known."""
+        call = calls.call_of(node, self._functions)
+        names = () if call is None else calls.callees_of(node, call)
+        return {name: self._graphs[name] for name in names if name in self._graphs}
 
 
-def _mark_downstream(
-    graph: ir.Graph,
-    state: dict[str, _Downstream],
-    functions: Mapping[str, ir.Graph],
-) -> bool:
-    """Walks one graph, updating `state`; whether anything its callers or callees see
-    (arguments and results) has changed."""
-    own = state[graph.name]
-    edges = {(graph.args[i].name, 0) for i in own.args}
-    marked_nodes: set[str] = set()
-    changed = False
-    for name in graph.order:
-        if name in own.ends:
-            continue
-        node = graph.nodes[name]
-        sources = enumerate(node.inputs)
-        marked = [i for i, e in sources if e[0] in marked_nodes or e in edges]
-        if marked or name in own.starts:
-            own.nodes.add(name)
-        call = calls.call_of(node, functions)
-        known = [f for f in calls.callees_of(node, call) if f in state] if call else []
-        if call is None or not known:
-            if marked or name in own.starts:
-                marked_nodes.add(name)
-            continue
-        count = len(functions[known[-1]].args)
-        passed = {
-            a for i in marked for a in dataset_loops.arguments_of(node, call, i, count)
-        } | dataset_loops.carried(node, call, state[known[-1]].results)
-        for callee in known:
-            changed |= not passed <= state[callee].args
-            state[callee].args |= passed
-            if not call.loop:
-                edges |= {(name, i) for i in state[callee].results}
-        if call.loop:  # its results are its arguments, not what its condition returns
-            edges |= {(name, i) for i in passed}
-        if call.each and (marked or state[known[-1]].results):
-            marked_nodes.add(name)  # all elements of the dataset that it makes
-    results = {
-        i
-        for i, result in enumerate(graph.results)
-        if result.edge[0] in marked_nodes or result.edge in edges
-    }
-    changed |= not results <= own.results
-    own.results |= results
-    return changed
+def _made(graph: ir.Graph) -> dict[str, set[ir.Edge]]:
+    """By its node, the edges of a function that are read or returned."""
+    made: dict[str, set[ir.Edge]] = {}
+    for edge in (*graph.readers, *(result.edge for result in graph.results)):
+        made.setdefault(edge[0], set()).add(edge)
+    return made
 
 
-@dataclasses.dataclass(slots=True)
-class _Upstream:
-    """What some nodes are computed from in one function, as found so far.
-
-    Attributes:
-      nodes: names of nodes.
-      read: by the name of a node or argument, its outputs that these read.
-      args, results: numbers of the function's arguments and results.
-    """
-
-    nodes: set[str]
-    read: dict[str, set[int]] = dataclasses.field(default_factory=dict)
-    args: set[int] = dataclasses.field(default_factory=set)
-    results: set[int] = dataclasses.field(default_factory=set)
-
-    def reads(self, edges: Iterable[ir.Edge]) -> None:
-        for name, port in edges:
-            self.read.setdefault(name, set()).add(port)
+def _each(
+    pending: list[_Place], links: Mapping[_Place, Iterable[_Place]]
+) -> Iterator[_Place]:
+    """Takes places from a list, each once, with those that links lead to."""
+    seen: set[_Place] = set()
+    while pending:
+        place = pending.pop()
+        if place not in seen:
+            seen.add(place)
+            pending += links.get(place, ())
+            yield place
 
 
-def _mark_upstream(
-    graph: ir.Graph, state: dict[str, _Upstream], functions: Mapping[str, ir.Graph]
-) -> bool:
-    """Walks one graph against its edges, updating `state`; whether that may go on."""
-    own = state[graph.name]
-    before, changed = len(own.nodes), False
-    own.reads(graph.results[i].edge for i in own.results)
-    for name in reversed(graph.order):
-        node = graph.nodes[name]
-        outs = own.read.get(name, set())
-        call = calls.call_of(node, functions)
-        known = [f for f in calls.callees_of(node, call) if f in state] if call else []
-        if call is None or not known:
-            if outs or name in own.nodes:
-                own.nodes.add(name)
-                own.reads(node.inputs)
-            continue
-        last = state[known[-1]]
-        for callee in [known[-1]] if call.loop or call.each else known:
-            # A loop's result is an argument of the next trip.
-            wanted = outs | dataset_loops.carried(node, call, last.args)
-            changed |= not wanted <= state[callee].results
-            state[callee].results |= wanted
-        args = {arg for callee in known for arg in state[callee].args}
-        args |= outs if call.loop else set()
-        count = len(functions[known[-1]].args)
-        for index, edge in enumerate(node.inputs):
-            passed = dataset_loops.arguments_of(node, call, index, count)
-            if not args.isdisjoint(passed):
-                own.nodes.add(name)
-                own.reads([edge])
-    args = {i for i, arg in enumerate(graph.args) if arg.name in own.read}
-    changed |= not args <= own.args or len(own.nodes) > before
-    own.args |= args
-    return changed
+def _frozen(found: Mapping[str, set[str]]) -> dict[str, frozenset[str]]:
+    return {name: frozenset(nodes) for name, nodes in found.items()}

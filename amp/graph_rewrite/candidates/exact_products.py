@@ -18,7 +18,6 @@ from amp.graph_rewrite.ops.op_table import Kind, Role
 from amp.graph_rewrite.plan import Reason
 
 _DISCRETE = ir.INTEGERS | {ir.BOOL}
-_ADDS = frozenset({Kind.SUM, Kind.BIAS})
 _NEAR = 64  # nodes that are looked at behind a comparison
 _FEW = 4  # moves that are looked at before an operand
 
@@ -165,7 +164,7 @@ class _Walk:
         given = [self._whole[source] for source in sources]
         constant = all(each.constant for each in given)
         unit = all(each.unit for each in given)
-        if kind is Kind.PRODUCT or kind in _ADDS or view.facts.sums:
+        if kind is Kind.PRODUCT or view.facts.adds or view.facts.sums:
             return _Whole(constant, unit and kind is Kind.PRODUCT)
         if not view.facts.moves:
             return None
@@ -198,7 +197,7 @@ def _root(view: Typed, sources: list[str], roots: Mapping[str, _Root]) -> _Root 
     if view.facts.moves:
         return next(iter(found)) if len(found) == 1 else None
     known = [each for each in found if each is not None]
-    if view.facts.kind in _ADDS and len(known) == 1 and not known[0].sums:
+    if view.facts.adds and len(known) == 1 and not known[0].sums:
         return _Root(known[0].product, (view.node.name,))
     return None
 

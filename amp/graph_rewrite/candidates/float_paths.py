@@ -16,8 +16,6 @@ from amp.graph_rewrite.graph.gradients_taken import is_trained
 from amp.graph_rewrite.graph.handovers import Handovers
 from amp.graph_rewrite.ops.op_table import Kind, Role, facts
 
-_SUMS = frozenset({Kind.SUM, Kind.BIAS})
-
 
 class FloatPaths:
     """The paths of one module.
@@ -81,7 +79,7 @@ class FloatPaths:
         row = self.view(member).facts
         if row.role in (Role.COMPUTE, Role.MOVE) or row.sums:
             return True
-        if row.copies or row.kind in _SUMS or (row.subtracts and row.zero):
+        if row.copies or row.adds or (row.subtracts and row.zero):
             return True
         operands = [*map(self.root, self.operands(member))]
         if row.poles == (1,) and row.kind is not Kind.ROUND:

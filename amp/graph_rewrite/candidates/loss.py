@@ -62,7 +62,7 @@ def _results(
             if name in passes.upstream[use] or name not in passes.downstream[use]:
                 continue
             view = typed[use][name]
-            adds = view.facts.kind in (Kind.SUM, Kind.BIAS)
+            adds = view.facts.adds
             if adds or any((use, edge[0]) in found for edge in view.node.inputs):
                 found[use, name] = _RESULT
     return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -103,35 +104,59 @@ def _of_several(
 
     Args: as of `_of_one`.
     """
-    steps = [(paths.operands(node), paths.results(node), node) for node in linear]
-    before = _behind_products(paths, steps, cycle)
-    back = [(outs, ins, node) for ins, outs, node in reversed(steps)]
-    return before | _behind_products(paths, back, cycle)
+    steps: list[_Step] = [
+        _Step(one, other, node)
+        for node in linear
+        if paths.view(node).facts.kind is not Kind.NEXT_ITERATION
+        for one in paths.operands(node)
+        for other in paths.results(node)
+    ]
+    again = {
+        each: site.callees for site in paths.sites.values() for each in site.callees
+    }
+    steps += [
+        _Step(one, other, None)
+        for one, others in paths.handovers.onward.items()
+        for other in others
+        if other[0] not in again.get(one[0], ())
+    ]
+    on = [s for s in steps if s.one in cycle and cycle[s.one] == cycle.get(s.other)]
+    return _behind_products(paths, on) | _behind_products(
+        paths, [_Step(other, one, node) for one, other, node in on]
+    )
 
 
-def _behind_products(
-    paths: FloatPaths,
-    steps: Iterable[tuple[list[UseEdge], list[UseEdge], Member]],
-    cycle: Mapping[UseEdge, int],
-) -> set[Member]:
-    """The products that come behind another one of their cycle, in the same trip.
+class _Step(NamedTuple):
+    """A step of a cycle, inside of one trip.
 
-    Args:
-      paths: of the module.
-      steps: what nodes read and make, and the node, in the order of a trip; what they
-        make and read, in the order against it.
-      cycle: the edges of each cycle, with its number.
+    Attributes:
+      one, other: from which edge to which.
+      node: the node that reads one and makes the other; None from function to function.
     """
+
+    one: UseEdge
+    other: UseEdge
+    node: Member | None
+
+
+def _behind_products(paths: FloatPaths, steps: Iterable[_Step]) -> set[Member]:
+    """The products that some steps lead to from another product."""
+    onward: dict[UseEdge, list[_Step]] = {}
+    for step in steps:
+        onward.setdefault(step.one, []).append(step)
+    products = {
+        s.node for s in steps if s.node is not None and paths.is_product(s.node)
+    }
+    pending = [step.other for step in steps if step.node in products]
     found: set[Member] = set()
-    behind: set[UseEdge] = set()
-    for come, go, node in steps:
-        numbers = {cycle[at] for at in come if at in cycle}
-        on = [at for at in go if cycle.get(at) in numbers]
-        reached = not behind.isdisjoint(come)
-        if on and reached and paths.is_product(node):
-            found.add(node)
-        if on and (reached or paths.is_product(node)):
-            behind.update(on)
+    seen: set[UseEdge] = set()
+    while pending:
+        at = pending.pop()
+        if at not in seen:
+            seen.add(at)
+            following = onward.get(at, ())
+            pending += [step.other for step in following]
+            found |= products.intersection(step.node for step in following)
     return found
 
 

@@ -23,7 +23,6 @@ from amp.graph_rewrite.ops.op_table import Kind, Role, Row, facts
 from amp.loss_scaling.scale import NoLossScale
 from amp.policy import Policy
 
-_SUMS = frozenset({Kind.SUM, Kind.BIAS, Kind.SQUARE})
 _REAL = ir.FLOATS | {ir.DOUBLE}
 _Place: TypeAlias = tuple[str, ir.Edge]  # the name of a function, and an edge there
 
@@ -294,7 +293,7 @@ def _power(graph: ir.Graph, exponent: ir.Edge, base: set[_Value]) -> Iterator[_V
 
 def _stays_zero(row: Row) -> bool:
     """Whether what is made of zeros alone is zeros."""
-    return row.sums or row.kind in _SUMS or row.selects or _passes(row)
+    return _adds(row) or row.selects or _passes(row)
 
 
 def _stays_infinite(row: Row, infinite: Container[int]) -> bool:
@@ -303,8 +302,13 @@ def _stays_infinite(row: Row, infinite: Container[int]) -> bool:
         return False
     if row.poles:
         return 0 in infinite and 0 not in row.poles
-    sums = row.sums or row.kind in _SUMS or row.kind is Kind.PRODUCT
-    return sums or row.in_frames or _is_product(row) or _passes(row)
+    adds = _adds(row) or row.kind is Kind.PRODUCT
+    return adds or row.in_frames or _is_product(row) or _passes(row)
+
+
+def _adds(row: Row) -> bool:
+    """Whether elements are sums, or squares."""
+    return row.sums or row.adds or row.kind is Kind.SQUARE
 
 
 def _is_product(row: Row) -> bool:

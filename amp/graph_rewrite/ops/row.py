@@ -83,6 +83,7 @@ class Kind(enum.Enum):
 _PRODUCTS = frozenset({Kind.PRODUCT, Kind.SQUARE})
 _READS = frozenset({Kind.READ_VARIABLE, Kind.READ_PART})
 _IN_MEMORY = frozenset({Kind.CONSTANT, Kind.VARIABLE, Kind.READ_VARIABLE})
+_SUMS = frozenset({Kind.SUM, Kind.BIAS})
 _COPIES = frozenset({Kind.CAST, Kind.IDENTITY, Kind.BUNDLE})
 _FRAMES = frozenset(
     {
@@ -251,6 +252,11 @@ class Row:
     def multiplies(self) -> bool:
         """Whether each output element is a product of two elements."""
         return self.kind in _PRODUCTS
+
+    @property
+    def adds(self) -> bool:
+        """Whether each output element is a sum, or a difference, of elements."""
+        return self.kind in _SUMS
 
     @property
     def flows(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable
 
 import pytest
@@ -143,6 +144,37 @@ def test_what_takes_a_gradient_is_trained_and_its_gradients_are_compared(
     with on if marked else contextlib.nullcontext():
         found = rules_of(fn, SQUARE)
     assert "recurrence" not in found.values()
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("first", [True, False])
+def test_one_of_two_products_of_a_trip_may_be_in_a_branch(
+    first: bool, version: int
+) -> None:
+    """Where a gradient is taken, too; one alone is as any product is."""
+
+    def branched(state: tf.Tensor, a: tf.Tensor, *, chosen: tf.Tensor) -> tf.Tensor:
+        def multiplied(x: tf.Tensor) -> tf.Tensor:
+            return tf.cond(
+                chosen, lambda: tf.matmul(a, x, name="branch"), lambda: tf.transpose(x)
+            )
+
+        if first:
+            return tf.matmul(multiplied(state), a, name="beside")
+        return multiplied(tf.matmul(state, a, name="beside"))
+
+    def fn(state: tf.Tensor, a: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
+        def body(i: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return i + 1, branched(x, a, chosen=chosen)
+
+        with version_1() if version == 1 else contextlib.nullcontext():
+            last = v1.while_loop(lambda i, _: i < 3, body, [0, state])[1]
+        return tf.gradients(tf.reduce_sum(tf.matmul(last, a) ** 2), a)[0]
+
+    module, _ = traced(fn, SQUARE, SQUARE, spec(dtype=tf.bool))
+    decisions = rewrite(module, settled()).report.decisions
+    found = {re.split("/|::", d.node)[-1]: d.rule for d in decisions}
+    assert {found["branch"], found["beside"]} == {"recurrence"}
 
 
 def test_a_figure_that_is_summed_up_is_no_product_of_itself() -> None:

@@ -46,7 +46,6 @@ from amp.graph_rewrite.graph import calls, ir
 from amp.graph_rewrite.graph.calls import FunctionUse, Member, graph_of
 from amp.graph_rewrite.graph.frame_trips import frame_trips
 from amp.graph_rewrite.graph.frames import Branches
-from amp.graph_rewrite.graph.handovers import Handovers
 from amp.graph_rewrite.ops.op_table import Kind, Role
 from amp.graph_rewrite.plan import Reason
 
@@ -161,8 +160,7 @@ def analyze_typed(
     found = passes(graphs, typed, products, call_values)
     eligible = without(eligible, loss(graphs, typed, found))
     known = _with_constants(typed, call_values)
-    handovers = Handovers(graphs, every.values())
-    paths = FloatPaths(graphs, typed, every, handovers)
+    paths = FloatPaths(graphs, typed, every)
     eligible = without(eligible, solutions(paths))
     eligible = without(eligible, recurrences(paths))
     given = _given(graphs, call_values)
@@ -170,7 +168,7 @@ def analyze_typed(
         eligible, _ill_conditioned(graphs, known, contexts, found, given)
     )
     eligible = without(eligible, unfit(graphs, typed, call_values))
-    eligible = without(eligible, settling_loops(graphs, typed, every, handovers))
+    eligible = without(eligible, settling_loops(paths))
     eligible = without(eligible, given_values(graphs, contexts, eligible, call_values))
     tied = ties(graphs, typed, contexts, call_values)
     propagated = _propagated(graphs, eligible, call_values, tied)

@@ -1,7 +1,7 @@
 """`FloatPaths`: the floating-point tensors of a module, from node to node.
 
-Into functions and over the trips of loops. Used by `solutions` and `recurrences`, which
-walk them. Nothing is refused here.
+Into functions and over the trips of loops. Used by `solutions`, `recurrences`
+and `settling_loops`, which walk them. Nothing is refused here.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class FloatPaths:
       graphs: every use's graph.
       typed: its nodes.
       sites: the calls, loops and branches of the module that are known.
-      handovers: what these hand on.
 
     Attributes:
-      graphs, typed, sites, handovers: as given.
+      graphs, typed, sites: as given.
+      handovers: what these calls hand on.
     """
 
     def __init__(
@@ -35,10 +35,9 @@ class FloatPaths:
         graphs: Mapping[FunctionUse, ir.Graph],
         typed: Mapping[FunctionUse, Mapping[str, Typed]],
         sites: Mapping[Member, Site],
-        handovers: Handovers,
     ) -> None:
         self.graphs, self.typed, self.sites = graphs, typed, sites
-        self.handovers = handovers
+        self.handovers = Handovers(graphs, sites.values())
 
     @functools.cached_property
     def trained(self) -> bool:

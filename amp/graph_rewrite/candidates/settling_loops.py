@@ -9,19 +9,14 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 
 from amp.graph_rewrite.candidates.context import Typed
+from amp.graph_rewrite.candidates.float_paths import FloatPaths
 from amp.graph_rewrite.graph import frames, ir
-from amp.graph_rewrite.graph.calls import FunctionUse, Member, Site, UseEdge
-from amp.graph_rewrite.graph.handovers import Handovers
+from amp.graph_rewrite.graph.calls import FunctionUse, Member, UseEdge
 from amp.graph_rewrite.ops.op_table import Kind
 from amp.graph_rewrite.plan import Reason
 
 
-def settling_loops(
-    graphs: Mapping[FunctionUse, ir.Graph],
-    typed: Mapping[FunctionUse, Mapping[str, Typed]],
-    sites: Mapping[Member, Site],
-    handovers: Handovers,
-) -> dict[Member, Reason]:
+def settling_loops(paths: FloatPaths) -> dict[Member, Reason]:
     """Refuses what a loop computes the difference from that its condition waits for::
 
         while max(abs(new - old)) > tolerance: old, new = new, f(new)
@@ -34,17 +29,14 @@ def settling_loops(
     something is not finite waits for no size.
 
     Args:
-      graphs: every use's graph.
-      typed: its nodes.
-      sites: the calls, loops and branches of the module that are known, those too that
-        keep the types of their tensors, such as a branch that updates weights.
-      handovers: what these hand on.
+      paths: of the module, with calls too that keep the types of their tensors, such
+        as a branch that updates weights.
     """
-    module = _Module(graphs, typed, sites, handovers)
+    module = _Module(paths)
     found: dict[Member, Reason] = {}
     for start, own, label in module.conditions():
         names = module.before(start, own)
-        if any(_differs(typed[use][name]) for use, name in names):
+        if any(_differs(paths.view(name)) for name in names):
             found |= dict.fromkeys(names, Reason("settles", label))
     return found
 
@@ -77,15 +69,9 @@ def _type(view: Typed, index: int) -> int:
 class _Module:
     """The functions of a module, to be walked backwards from where loops end."""
 
-    def __init__(
-        self,
-        graphs: Mapping[FunctionUse, ir.Graph],
-        typed: Mapping[FunctionUse, Mapping[str, Typed]],
-        sites: Mapping[Member, Site],
-        handovers: Handovers,
-    ) -> None:
-        self._graphs, self._typed, self._sites = graphs, typed, sites
-        self._handovers = handovers
+    def __init__(self, paths: FloatPaths) -> None:
+        self._graphs, self._typed = paths.graphs, paths.typed
+        self._sites, self._handovers = paths.sites, paths.handovers
 
     def conditions(self) -> Iterator[tuple[UseEdge, _Own, str]]:
         """Where each loop's condition is made, what is inside the loop, its node."""

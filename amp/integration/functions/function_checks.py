@@ -30,7 +30,7 @@ from amp.integration.contests.entrants import (
 from amp.integration.contests.stored_checks import StoredCheck
 from amp.integration.functions.function_plans import FunctionPlans, Made
 from amp.integration.newest_reports import NewestReports
-from amp.integration.observing import accuracy_check
+from amp.integration.observing import accuracy_check, plan_nodes
 from amp.integration.observing.accuracy_check import LONGEST, AccuracyCheck, Checked
 from amp.integration.observing.checks import AGAIN, FURTHER, Checks, Refused
 from amp.integration.observing.step_probes import StepProbes
@@ -218,11 +218,25 @@ class FunctionChecks:
         """Has the plan compared that won a race, unless that tells nothing new."""
         if plan == self.compared:
             return
-        if not self.compared or plan not in AS_EXACT:
+        if not self.compared or not self._is_as_exact(plans, plan):
             self._later = 0
             self._plan(plan, functools.partial(self._anew, plans, plan), due=1)
         elif plan == PRODUCTS.name:  # nothing is wrong with the yardstick
             self._shared.checks.forget(self._name)
+
+    def _is_as_exact(self, plans: FunctionPlans, plan: str) -> bool:
+        """Whether nothing is to be found of a plan that was not of the one compared.
+
+        Products that a steep function reads are no yardstick unless they were in it.
+        """
+        if plan not in AS_EXACT or plans.prepared is None:
+            return plan in AS_EXACT
+        lows = (
+            plans.prepared.foreseen(plans.nominee(p)).low for p in (plan, self.compared)
+        )
+        low, compared = lows
+        places = plan_nodes.before_steep(plans.prepared, low)
+        return all(name in compared.get(use, ()) for use, name in places)
 
     def later(self, plans: FunctionPlans) -> None:
         """Has the plan that was compared, compared once more, later in its training.

@@ -36,6 +36,7 @@ from amp.graph_rewrite.assign.nominee import (
 )
 from amp.graph_rewrite.cost.shipped_devices import CPU_AMX
 from amp.graph_rewrite.graph import ir
+from amp.graph_rewrite.graph.calls import FunctionUse
 from amp.graph_rewrite.plan import Reason
 from amp.graph_rewrite.rewrite import Prepared
 from amp.graph_rewrite.steps import Step as Phase
@@ -53,7 +54,7 @@ from amp.integration.functions.function_twins import FunctionTwins
 from amp.integration.functions.guarded_calls import Current, GuardedCalls
 from amp.integration.functions.twins import Twins
 from amp.integration.measuring import hardware
-from amp.integration.observing import accuracy_check
+from amp.integration.observing import accuracy_check, plan_nodes
 from amp.integration.process import PROCESS
 from amp.integration.racing import race, race_rules, winner_checks
 from amp.integration.racing import turns as turns_lib
@@ -296,13 +297,25 @@ def test_every_plan_races_and_the_losers_are_let_go(
 
 
 @pytest.mark.parametrize(
-    ("winner", "more"), [(EVERYTHING, 1), (UNCLUSTERED, 0), (PRODUCTS, 0)]
+    ("winner", "steep", "more"),
+    [
+        (EVERYTHING, False, 1),
+        (UNCLUSTERED, False, 0),
+        (PRODUCTS, False, 0),
+        (PRODUCTS, True, 1),
+    ],
 )
 def test_a_winner_that_holds_other_nodes_in_16_bits_is_compared_too(
-    monkeypatch: pytest.MonkeyPatch, winner: Nominee, more: int
+    monkeypatch: pytest.MonkeyPatch, winner: Nominee, steep: bool, more: int
 ) -> None:
-    """With float32, once it has won; the cheapest was before the race."""
+    """With float32, once it has won; the cheapest was before the race.
+
+    Products only are not, but for one that the cheapest has not, if a steep function
+    reads it.
+    """
     compared = noted_checks(monkeypatch)
+    other = [(FunctionUse("other", xla=False), "product")] if steep else []
+    monkeypatch.setattr(plan_nodes, "before_steep", lambda *_: other)
 
     def wins(log: Log, running: Any) -> race_rules.Ruling:
         if winner.name not in running:  # it meets who is left of the first two
@@ -321,7 +334,7 @@ def test_a_winner_that_holds_other_nodes_in_16_bits_is_compared_too(
     # The cheapest is compared once more where its nodes run, and the yardstick never.
     (twins,) = [t.twins for t in PROCESS.settled.values() if t.twins is not None]
     name = step.run.get_concrete_function().name
-    assert twins._shared.checks.waits(name) is (winner is not PRODUCTS)
+    assert twins._shared.checks.waits(name) is (winner is not PRODUCTS or steep)
     assert f"{winner.name}: won" in str(amp.reports()[0])
 
 

@@ -146,12 +146,13 @@ class Contest:
         if self._race is race and not self._stopped:
             self._keep({**race.log.kept(), "slower": race.slower})
 
-    def challenge(self, plan: str, ratio: float) -> bool:
+    def challenge(self, plan: str, seconds: float, running: float) -> bool:
         """Has a plan race that was made later than the others.
 
         Args:
           plan: its name.
-          ratio: its predicted time over that of `favourite`.
+          seconds: its predicted time.
+          running: that of `favourite`, by the same prices.
 
         Returns:
           Whether it does; it does not while a winner is being checked, or before the
@@ -163,11 +164,11 @@ class Contest:
                 if self.winner or not race_budget.affordable(race.log, plan):
                     return False
                 known = race.log.predicted
-                known[plan] = ratio * known.get(self.favourite, 1.0)
+                known[plan] = seconds / running * known[self.favourite]
                 return race.enter(plan)
             if not self.winner or self._stopped or not self._affords_another:
                 return False
-            predicted = {self.winner: 1.0, plan: ratio}
+            predicted = {self.winner: running, plan: seconds}
             log = Log(predicted, self.costs.setup(self._plans.setup, self.winner))
             listener = Listener(self._ended, self._released)
             self._challenged = True

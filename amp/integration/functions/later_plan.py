@@ -134,7 +134,8 @@ class LaterPlan:
         self.over, self.tried = False, ""
         self._prepared: Prepared | None = prepared
         self._slices, self._solved, self._planning = slices, solved, planning
-        self._ratio: float | None = None  # of a plan that is to race
+        # Of a plan that is to race, and of the one that runs.
+        self._seconds: tuple[float, float] | None = None
         self._races = False
         self._busy = threading.Lock()
 
@@ -149,14 +150,14 @@ class LaterPlan:
     @property
     def calls_left(self) -> int:
         """The calls until there is something to do."""
-        if self._ratio is not None:
+        if self._seconds is not None:
             return _PATIENCE
         return self._slices.calls_to(self._planning)
 
     @property
     def hurries(self) -> bool:
         """Whether measuring takes more of the time, as predictions were wrong."""
-        return self._slices.in_doubt and not self.over and self._ratio is None
+        return self._slices.in_doubt and not self.over and self._seconds is None
 
     def go_on(self, plans: FunctionPlans, contest: Contest) -> None:
         """Does what is due between two calls; another thread meanwhile does nothing."""
@@ -164,13 +165,13 @@ class LaterPlan:
         if idle or not self._busy.acquire(blocking=False):
             return
         try:
-            if self._ratio is None and not self._slices.over:
+            if self._seconds is None and not self._slices.over:
                 self._slices.in_doubt = contest.doubt > DOUBTFUL
                 self._slices.take()
-            elif self._ratio is None and self._slices.allows(self._planning):
+            elif self._seconds is None and self._slices.allows(self._planning):
                 self._plan(plans, contest)
-            if self._ratio is not None:
-                self._races = contest.challenge(MEASURED.name, self._ratio)
+            if self._seconds is not None:
+                self._races = contest.challenge(MEASURED.name, *self._seconds)
         finally:
             self._busy.release()
 
@@ -196,19 +197,20 @@ class LaterPlan:
         if self.tried not in self._solved:
             prepared = before.repriced(timer)
             plans.tell_prices(prepared)
-            ratio = _ratio(prepared, plans, contest.favourite)
-            if ratio is not None:
+            self._seconds = _predicted(prepared, plans, contest.favourite)
+            if self._seconds is not None:
                 plans.reprice(prepared)
-            self._ratio = ratio
-        self.over, self._prepared = self._ratio is None, None
+        self.over, self._prepared = self._seconds is None, None
         timer.settle()
         before.timer.settle()
 
 
-def _ratio(prepared: Prepared, plans: FunctionPlans, running: str) -> float | None:
-    """The predicted time of the cheapest plan over that of the one that runs.
+def _predicted(
+    prepared: Prepared, plans: FunctionPlans, running: str
+) -> tuple[float, float] | None:
+    """The predicted seconds of the cheapest plan, and of the one that runs.
 
-    None if it is not clearly less, or if that plan was made already.
+    None if those are not clearly fewer, or if that plan was made already.
     """
     found = prepared.foreseen(plans.nominee(MEASURED.name))
     if not any(found.low.values()) or plans.was_made(found.low):
@@ -216,5 +218,5 @@ def _ratio(prepared: Prepared, plans: FunctionPlans, running: str) -> float | No
     made, now = plans.known(running), found.given
     if isinstance(made, Made):
         now = prepared.foreseen(prepared.holding(made.low)).seconds
-    ratio = found.seconds / now if now else 1.0
-    return ratio if ratio <= 1 - LEAST_GAIN else None
+    faster = found.seconds < now and found.seconds <= (1 - LEAST_GAIN) * now
+    return (found.seconds, now) if faster else None

@@ -155,14 +155,17 @@ def test_all_races_of_a_function_share_one_budget() -> None:
     lost = 12.0 + 7 * 0.05  # float32's first call, and what it took longer in the rest
     enough = math.ceil((lost + 12.0) / (0.02 * 0.1)) - calls.total()
     contest.passed(enough - 100)
-    assert not contest.challenge("later", 0.8)
+    assert not contest.challenge("later", 0.08, 0.1)
     contest.passed(200)
-    assert contest.challenge("later", 0.8)
+    assert contest.challenge("later", 0.08, 0.1)
     while contest.under_way:
         race = contest.race()
         assert race is not None
         race.call(run)
     assert (contest.winner, calls["later"] > 0) == ("later", True)
+    assert contest.outcome is not None
+    predicted = {plan.name: plan.predicted for plan in contest.outcome.plans}
+    assert predicted == {"cut": 0.1, FLOAT32: 0.15, "later": 0.08}  # in seconds
 
 
 def test_float32_that_was_too_dear_to_compile_is_tried_later(

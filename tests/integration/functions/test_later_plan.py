@@ -205,15 +205,15 @@ def test_what_was_measured_enters_the_race_and_wins_if_it_is_faster(
 def test_a_plan_that_ctrl_c_interrupts_is_found_after_the_next_call(
     bench: Bench, ran: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest, interrupted = later_plan._ratio, []
+    honest, interrupted = later_plan._predicted, []
 
-    def once(*args: Any) -> float | None:
+    def once(*args: Any) -> tuple[float, float] | None:
         if not interrupted:
             interrupted.append(True)
             raise KeyboardInterrupt
         return honest(*args)
 
-    monkeypatch.setattr(later_plan, "_ratio", once)
+    monkeypatch.setattr(later_plan, "_predicted", once)
     ran.fast = 2
     step = Step()
     with pytest.raises(KeyboardInterrupt):

@@ -229,13 +229,13 @@ class FunctionChecks:
 
         Products that a steep function reads are no yardstick unless they were in it.
         """
-        if plan not in AS_EXACT or plans.prepared is None:
+        made, prepared = plans.known(plan), plans.prepared
+        if plan not in AS_EXACT or prepared is None or not isinstance(made, Made):
             return plan in AS_EXACT
-        lows = (
-            plans.prepared.foreseen(plans.nominee(p)).low for p in (plan, self.compared)
-        )
-        low, compared = lows
-        places = plan_nodes.before_steep(plans.prepared, low)
+        places = plan_nodes.before_steep(prepared, made.low)
+        if not places:
+            return True
+        compared = prepared.foreseen(plans.nominee(self.compared)).low
         return all(name in compared.get(use, ()) for use, name in places)
 
     def later(self, plans: FunctionPlans) -> None:

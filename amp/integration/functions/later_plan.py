@@ -218,5 +218,5 @@ def _predicted(
     made, now = plans.known(running), found.given
     if isinstance(made, Made):
         now = prepared.foreseen(prepared.holding(made.low)).seconds
-    faster = found.seconds < now and found.seconds <= (1 - LEAST_GAIN) * now
-    return (found.seconds, now) if faster else None
+    clear = now > 0 and found.seconds <= (1 - LEAST_GAIN) * now
+    return (found.seconds, now) if clear else None

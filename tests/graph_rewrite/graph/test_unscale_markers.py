@@ -184,3 +184,32 @@ def test_a_marker_is_computed_from_earlier_trips_of_a_loop_of_tensorflow_1() -> 
     module = serde.read_graph(graph.as_graph_def())
     found = unscale_markers.before_markers(module)[module.main.name]
     assert {"while/moved", "while/unscale", "x"} <= found
+
+
+def test_what_a_loop_of_tensorflow_1_carries_on_is_downstream_of_a_marker() -> None:
+    """In the next trip, and of another variable of the loop."""
+    with tf.Graph().as_default() as graph:
+        x = v1.placeholder(tf.float32, [4, 4], name="x")
+
+        def body(
+            i: tf.Tensor, y: tf.Tensor, z: tf.Tensor
+        ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            return i + 1, tf.tanh(z, name="next"), unscaled(tf.abs(x, name="beside"))
+
+        with version_1():
+            v1.while_loop(lambda i, *_: i < 3, body, [tf.constant(0), x, x])
+    module = serde.read_graph(graph.as_graph_def())
+    found = unscale_markers.behind_markers(module)[module.main.name]
+    assert {"while/unscale", "while/next", "while/Exit_1"} <= found
+    assert not {"while/beside", "while/Exit", "x"} & found
+
+
+def test_a_marker_in_a_condition_is_computed_from_the_trip_before() -> None:
+    def fn(x: tf.Tensor) -> tf.Tensor:
+        return tf.while_loop(
+            lambda y: tf.reduce_sum(unscaled(y)) < 3.0,
+            lambda y: tf.matmul(y, y, name="moved"),
+            [x],
+        )
+
+    assert {"unscale", "moved"} <= before(fn, spec(4, 4))
